@@ -1,0 +1,58 @@
+// Whole-file operations: convert a checkpoint to another layout, format or dtype, and check one.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "penstock/options.h"
+#include "penstock/reader.h"
+
+namespace penstock {
+
+struct ConvertOptions {
+  std::function<bool(const TensorInfo&)> select;  // nothing: every tensor
+  std::optional<DType> dtype;                     // for floating tensors
+  bool keep_metadata = true;
+  bool overwrite = false;                         // replace an existing target
+  SaveOptions save;                               // format, sharding, checksums, durability; its metadata is added
+};
+
+// Copies `source` (as Reader takes it) to `target` in a stream, whatever the size, in bounded memory. The source is never
+// changed: a target that is one of its files is refused.
+Stats convert(const std::filesystem::path& source, const std::filesystem::path& target, const ConvertOptions& options = {});
+
+struct VerifyOptions {
+  bool finite = false;      // also look for NaN and infinities in floating tensors
+  bool checksums = true;    // check those that the file carries
+  bool compute = false;     // compute a CRC-32C of every tensor for the report, also where the file carries none
+  IoOptions io;
+  ProgressFunction progress;
+};
+
+struct VerifiedTensor {
+  std::string name;
+  std::optional<std::uint32_t> crc32c;           // as computed, when anything asked for it
+  std::optional<std::uint32_t> expected_crc32c;  // as the file says
+  std::uint64_t not_finite = 0;                  // elements that are NaN or infinite
+  bool ok = true;
+};
+
+struct VerifyReport {
+  bool ok = true;
+  std::uint64_t bytes = 0;             // of tensor data in the files
+  std::uint64_t bytes_read = 0;
+  bool had_checksums = false;
+  std::vector<VerifiedTensor> tensors;  // in the reader's order
+  std::vector<std::string> problems;    // one line each
+  double seconds = 0;
+};
+
+// Opening checks the structure (a broken one throws, as Reader does); this reads the data where an option asks for it.
+VerifyReport verify(const std::filesystem::path& path, const VerifyOptions& options = {});
+
+}  // namespace penstock

@@ -1,0 +1,58 @@
+// DType: the element types that a file can hold. Names and widths are those of the safetensors format.
+//
+// F4 and the F6 types are narrower than a byte: elements are packed, and a tensor of them must fill whole bytes.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
+namespace penstock {
+
+enum class DType : std::uint8_t {
+  kBool,
+  kF4,
+  kF6E2M3,
+  kF6E3M2,
+  kU8,
+  kI8,
+  kF8E5M2,
+  kF8E4M3,
+  kF8E8M0,
+  kF8E4M3FNUZ,
+  kF8E5M2FNUZ,
+  kI16,
+  kU16,
+  kF16,
+  kBF16,
+  kI32,
+  kU32,
+  kF32,
+  kC64,
+  kF64,
+  kI64,
+  kU64,
+};
+
+inline constexpr int kDTypeCount = static_cast<int>(DType::kU64) + 1;
+
+// "F32", "BF16", "F8_E4M3" ...
+std::string_view dtype_name(DType dtype) noexcept;
+
+// The inverse of dtype_name; nothing for a name that is not one.
+std::optional<DType> parse_dtype(std::string_view name) noexcept;
+
+// Width of one element in bits: 4, 6, 8, 16, 32 or 64.
+unsigned dtype_bits(DType dtype) noexcept;
+
+// Width of one element in bytes, at least 1: what a pointer to it must be aligned to.
+unsigned dtype_alignment(DType dtype) noexcept;
+
+// True for the types that hold real floating-point numbers (not complex, not integers).
+bool dtype_is_floating(DType dtype) noexcept;
+
+// True when elements of `from` can be converted to `to` by LoadOptions::dtype and convert().
+// Both must be floating types of at least 8 bits.
+bool dtype_can_cast(DType from, DType to) noexcept;
+
+}  // namespace penstock

@@ -1,0 +1,117 @@
+// Options of loads and saves, and the statistics they report. Each struct separates what changes the result from what
+// changes only the speed; every field has a default, and the defaults are what penstock recommends.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "penstock/memory.h"
+#include "penstock/tensor.h"
+
+namespace penstock {
+
+// Given to a progress callback, on the thread that called load or commit, about twenty times a second and once at the end.
+struct Progress {
+  std::uint64_t bytes_done = 0;
+  std::uint64_t bytes_total = 0;
+  double seconds = 0;
+};
+
+// Returning false stops the work: it throws Error(kCancelled) within some milliseconds and leaves nothing behind.
+using ProgressFunction = std::function<bool(const Progress&)>;
+
+enum class Backend { kAuto, kUring, kThreads };
+
+// How bytes are moved. 0 and kAuto mean: choose by file, destination and machine. Where a field is left at that, the
+// environment is asked first: PENSTOCK_BACKEND (uring, threads), PENSTOCK_BLOCK_SIZE (bytes; K and M are understood),
+// PENSTOCK_QUEUE_DEPTH, PENSTOCK_THREADS. `penstock tune` prints values that suit a drive.
+struct IoOptions {
+  Backend backend = Backend::kAuto;
+  std::size_t block_size = 0;   // bytes per request
+  unsigned queue_depth = 0;     // requests in flight, over all threads
+  unsigned threads = 0;         // threads that copy
+};
+
+// Which bytes come from where.
+//   kAuto      what the page cache holds is mapped (when all of it is there, on a local filesystem) or copied; the rest is
+//              read directly and leaves no page cache behind
+//   kDirect    everything is read past the page cache
+//   kBuffered  everything is read through the page cache
+//   kMap       the file is mapped privately; bytes are read when they are touched
+enum class CachePolicy { kAuto, kDirect, kBuffered, kMap };
+
+// How direct reads land: straight in their final place, or in a small ring of hot blocks that threads copy out of.
+enum class Landing { kAuto, kInPlace, kStaged };
+
+struct LoadOptions {
+  // What is loaded.
+  std::function<bool(const TensorInfo&)> select;  // nothing: every tensor
+  std::optional<DType> dtype;                     // convert floating tensors on the way
+  bool verify = false;                            // check the file's checksums, where it has them, as bytes land
+
+  // How fast.
+  CachePolicy cache = CachePolicy::kAuto;
+  Landing landing = Landing::kAuto;
+  IoOptions io;
+  std::shared_ptr<MemoryPool> pool;             // nothing: MemoryPool::process_default()
+  std::uint64_t max_buffer = 256 * 1024 * 1024; // stream(): how far loading may run ahead of its consumer, in bytes
+
+  ProgressFunction progress;
+};
+
+// How the bytes of a new file reach the drive.
+enum class WriteMethod { kAuto, kDirect, kUncached, kBuffered };
+
+// What to do with tensors whose memory overlaps.
+//   kRefuse       an error that names them
+//   kDeduplicate  tensors over exactly the same bytes are stored once, the other names go to the metadata as
+//                 "other name" -> "stored name"; a partial overlap is still refused
+//   kDuplicate    each is written in full
+enum class SharedTensors { kRefuse, kDeduplicate, kDuplicate };
+
+struct SaveOptions {
+  // What is written.
+  std::string format;                // "safetensors"; empty: by the suffix of the path
+  Metadata metadata;
+  std::uint64_t max_shard_size = 0;  // 0: one file; else shards of at most this many bytes, and an index
+  bool checksums = false;            // store a CRC-32C of every tensor in the metadata ("penstock.crc32c")
+  SharedTensors shared = SharedTensors::kRefuse;
+
+  // How safe. The file always appears whole, by a rename; without `durable` it may be lost in a power cut.
+  bool durable = true;
+
+  // How fast.
+  WriteMethod method = WriteMethod::kAuto;
+  IoOptions io;
+
+  ProgressFunction progress;
+};
+
+// What a load or save did.
+struct Stats {
+  std::uint64_t bytes = 0;           // payload moved or mapped
+  std::uint64_t bytes_direct = 0;    // moved past the page cache
+  std::uint64_t bytes_buffered = 0;  // copied from or into the page cache
+  std::uint64_t bytes_mapped = 0;    // mapped, not copied
+  std::uint64_t bytes_copied = 0;    // of the direct ones, those that passed through a staging block
+  std::uint64_t bytes_on_device = 0; // bytes that the requests covered, alignment and gaps included
+  std::uint64_t requests = 0;
+  std::uint64_t resumed = 0;         // requests that came back short or interrupted and were continued
+  std::uint64_t tensors = 0;
+  std::uint64_t tensors_moved = 0;   // misaligned in the file, moved to an aligned place
+  double seconds = 0;
+  double sync_seconds = 0;           // of these, waiting for fsync (saves)
+  std::string path;                  // "mapped", "direct", "buffered", "uncached" or "mixed"
+  std::string landing;               // "in place", "staged", "copied", "mapped" (loads); "straight", "staged", "mixed" (saves)
+  std::string backend;               // "uring", "threads" or "inline"
+  std::size_t block_size = 0;
+  unsigned queue_depth = 0;
+  unsigned threads = 0;
+  std::string reason;                // one sentence: why this path was chosen
+};
+
+}  // namespace penstock

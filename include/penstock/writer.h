@@ -1,0 +1,97 @@
+// Writer: saves tensors as one file (or shards), atomically and durably.
+//
+// add() borrows the memory: it must stay valid and unchanged until commit() returns. commit() writes a temporary file in
+// the target's directory, syncs it, renames it over the target and syncs the directory. Whatever goes wrong, the target is
+// either the old file or the complete new one, and no temporary is left. A symbolic link at the target is replaced, not
+// followed; the new file has the mode of the one it replaces, or 0666 less the umask.
+//
+// A Writer is used from one thread, and once.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "penstock/options.h"
+#include "penstock/tensor.h"
+
+namespace penstock {
+
+// Produces bytes of a tensor while it is written: fills `bytes` with what lies at `offset` of its row-major form. Called from
+// several threads at once, for disjoint ranges that start and end on whole elements, in no fixed order. May throw.
+using FillFunction = std::function<void(std::uint64_t offset, std::span<std::byte> bytes)>;
+
+class Writer {
+ public:
+  struct State;  // the library's own
+
+  explicit Writer(std::filesystem::path path, SaveOptions options = {});
+  Writer(Writer&&) noexcept;
+  Writer& operator=(Writer&&) noexcept;
+  ~Writer();
+
+  // A contiguous tensor.
+  void add(std::string name, DType dtype, Shape shape, const void* data);
+
+  // A strided one: `byte_strides` has one entry per dimension. Not for sub-byte types.
+  void add(std::string name, DType dtype, Shape shape, const void* data, std::span<const std::int64_t> byte_strides);
+
+  // One whose bytes are produced while they are written.
+  void add(std::string name, DType dtype, Shape shape, FillFunction fill);
+
+  // Bytes of all tensors added so far.
+  std::uint64_t nbytes() const noexcept;
+
+  // Writes everything. Throws Error, with the target untouched, when anything fails.
+  Stats commit();
+
+ private:
+  friend struct SaveJobAccess;
+  std::unique_ptr<State> state_;
+};
+
+struct SaveAsyncOptions {
+  // Copy the tensors to memory of the pool first, so that the caller's memory is free again soon (see SaveJob::staged).
+  // Without it the memory is borrowed until its last byte has been handed to the drive.
+  bool snapshot = true;
+  std::shared_ptr<MemoryPool> pool;  // for the snapshot; nothing: MemoryPool::process_default()
+};
+
+// A save that runs in the background. Destroying an unfinished job waits for it.
+class SaveJob {
+ public:
+  struct State;  // the library's own
+
+  SaveJob(SaveJob&&) noexcept;
+  SaveJob& operator=(SaveJob&&) noexcept;
+  ~SaveJob();
+
+  // Waits until the tensors' memory may change again. Throws what made the save fail before that.
+  void staged();
+  // The same with a limit; false when it is not there yet.
+  bool staged_for(double seconds);
+
+  // Waits for the end and returns what was done, or throws what went wrong (every time it is called).
+  Stats wait();
+  bool wait_for(double seconds);
+
+  bool done() const noexcept;
+  Progress progress() const noexcept;
+
+  // Asks it to stop; wait() then throws Error(kCancelled), unless it had finished.
+  void cancel() noexcept;
+
+ private:
+  friend SaveJob save_async(Writer writer, SaveAsyncOptions options);
+  explicit SaveJob(std::shared_ptr<State> state);
+  std::shared_ptr<State> state_;
+};
+
+// Commits `writer` in the background.
+SaveJob save_async(Writer writer, SaveAsyncOptions options = {});
+
+}  // namespace penstock

@@ -1,0 +1,119 @@
+// convert(): tensors are read, converted and written block by block, so memory stays bounded whatever the size.
+#include "penstock/convert.h"
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <system_error>
+
+#include "api/placement.h"
+#include "api/reader_state.h"
+#include "base/bytes.h"
+#include "base/cast.h"
+#include "base/error.h"
+#include "format/checksums.h"
+#include "format/shards.h"
+#include "memory/arena.h"
+#include "penstock/writer.h"
+
+namespace penstock {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Reads ranges of a file past the page cache, from any thread.
+class RangeReader {
+ public:
+  explicit RangeReader(std::shared_ptr<const File> file) : file_(std::move(file)), direct_(file_->open_direct()) {}
+
+  // Calls `use` with the bytes of [offset, offset + nbytes).
+  template <typename Use>
+  void read(std::uint64_t offset, std::uint64_t nbytes, const Use& use) const {
+    const std::uint64_t alignment = direct_.fd ? std::max<std::uint64_t>(direct_.alignment.offset, 1) : 1;
+    const std::uint64_t begin = align_down(offset, alignment);
+    const std::uint64_t length = align_up(offset + nbytes, alignment) - begin;
+    thread_local Mapping scratch;
+    if (scratch.size() < length) scratch = Mapping::anonymous(length, /*huge_pages=*/false);
+    read_whole(begin, length, offset + nbytes - begin, scratch.data());
+    use(scratch.data() + (offset - begin));
+  }
+
+ private:
+  void read_whole(std::uint64_t begin, std::uint64_t length, std::uint64_t minimum, std::byte* data) const {
+    if (direct_.fd) {
+      const ssize_t count = ::pread(direct_.fd.get(), data, length, static_cast<off_t>(begin));
+      if (count >= 0 && static_cast<std::uint64_t>(count) >= minimum) return;
+    }
+    // Short, interrupted or refused: the careful way, which also says what is wrong.
+    file_->read(begin, data, minimum);
+  }
+
+  std::shared_ptr<const File> file_;
+  File::Direct direct_;
+};
+
+void refuse_overwriting_source(const Reader& reader, const fs::path& target) {
+  for (const FileInfo& file : reader.files()) {
+    std::error_code ignored;
+    if (fs::equivalent(file.path, target, ignored)) {
+      throw_argument("{}: is a file of the source; a conversion never replaces what it reads", target.native());
+    }
+  }
+}
+
+void refuse_overwriting(const fs::path& target, bool allowed) {
+  std::error_code ignored;
+  if (!allowed && fs::exists(fs::symlink_status(target, ignored))) {
+    throw Error(ErrorKind::kArgument, fmt::format("{}: exists already; ask for it to be replaced", target.native()), EEXIST);
+  }
+}
+
+FillFunction make_fill(std::shared_ptr<const RangeReader> reader, const TensorInfo& tensor, DType dtype) {
+  const std::uint64_t base = tensor.offset;
+  const DType from = tensor.dtype;
+  if (dtype == from) {
+    return [reader, base](std::uint64_t offset, std::span<std::byte> bytes) {
+      reader->read(base + offset, bytes.size(), [&](const std::byte* data) { std::memcpy(bytes.data(), data, bytes.size()); });
+    };
+  }
+  const std::uint64_t from_width = dtype_bits(from) / 8;
+  const std::uint64_t to_width = dtype_bits(dtype) / 8;
+  return [=](std::uint64_t offset, std::span<std::byte> bytes) {
+    const std::uint64_t count = bytes.size() / to_width;
+    reader->read(base + offset / to_width * from_width, count * from_width,
+                 [&](const std::byte* data) { cast_elements(from, data, dtype, bytes.data(), count); });
+  };
+}
+
+}  // namespace
+
+Stats convert(const fs::path& source, const fs::path& target, const ConvertOptions& options) {
+  const Reader reader(source);
+  const Reader::State& state = ReaderAccess::state(reader);
+  SaveOptions save = options.save;
+  if (options.keep_metadata) {
+    for (const auto& [key, value] : reader.metadata()) {
+      // Checksums of the old layout mean nothing for the new one.
+      if (key != kChecksumKey && key != "total_size") save.metadata.emplace(key, value);
+    }
+  }
+  refuse_overwriting_source(reader, target);
+  refuse_overwriting(target, options.overwrite);
+  if (save.max_shard_size > 0) {
+    refuse_overwriting(target.parent_path() / index_file_name(target.filename().native()), options.overwrite);
+  }
+
+  std::vector<std::shared_ptr<const RangeReader>> files;
+  for (const auto& file : state.files) files.push_back(std::make_shared<const RangeReader>(file));
+  Writer writer(target, save);
+  for (const TensorInfo& tensor : reader.tensors()) {
+    if (options.select && !options.select(tensor)) continue;
+    const DType dtype = loaded_dtype(tensor, options.dtype);
+    writer.add(tensor.name, dtype, tensor.shape, make_fill(files[tensor.file], tensor, dtype));
+  }
+  Stats stats = writer.commit();
+  for (const auto& file : state.files) file->check_unchanged();
+  return stats;
+}
+
+}  // namespace penstock

@@ -1,0 +1,144 @@
+#include "api/loading.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+
+namespace penstock {
+namespace {
+
+// So little is read that threads and copies cost more than they save.
+constexpr std::uint64_t kSmallLoad = 4 * kMiB;
+
+void count_tensors(const Landed& landed, Stats& stats) {
+  for (const Placed& placed : landed.placement.tensors) stats.tensors_moved += placed.moved;
+  stats.tensors += landed.placement.tensors.size();
+}
+
+}  // namespace
+
+ByteRange FileSelection::hull() const {
+  if (tensors.empty()) return {};
+  return {tensors.front()->offset, tensors.back()->offset + tensors.back()->nbytes};
+}
+
+std::uint64_t FileSelection::nbytes() const {
+  std::uint64_t sum = 0;
+  for (const TensorInfo* tensor : tensors) sum += tensor->nbytes;
+  return sum;
+}
+
+Selection select_tensors(const Reader::State& state, const std::function<bool(const TensorInfo&)>& wanted) {
+  Selection selection;
+  std::optional<std::uint32_t> current;
+  for (const TensorInfo& tensor : state.tensors) {
+    if (wanted && !wanted(tensor)) continue;
+    if (current != tensor.file) {
+      current = tensor.file;
+      selection.files.push_back({state.files[tensor.file], {}});
+    }
+    selection.files.back().tensors.push_back(&tensor);
+    selection.nbytes += tensor.nbytes;
+    ++selection.count;
+  }
+  return selection;
+}
+
+Landed take_memory(const FileSelection& selection, std::optional<DType> dtype, HostPool& pool) {
+  Landed landed;
+  landed.placement = place_tensors(selection.tensors, dtype);
+  landed.arena = pool.allocate(landed.placement.arena_size);
+  const auto base = reinterpret_cast<std::uintptr_t>(landed.arena->data());
+  for (Segment& segment : landed.placement.segments) segment.address += base;
+  return landed;
+}
+
+Tensor make_tensor(const TensorInfo& info, const Placed& placed, const std::shared_ptr<Arena>& arena) {
+  return {info.name, placed.dtype, info.shape, {arena->data() + placed.address, static_cast<std::size_t>(placed.nbytes)}, arena};
+}
+
+LandingChoice choose_landing(Landing asked, bool memory_is_hot, std::uint64_t nbytes) {
+  switch (decide_landing(asked)) {
+    case Landing::kInPlace:
+      return {true, "landing in place was asked for"};
+    case Landing::kStaged:
+      return {false, "landing through staging blocks was asked for"};
+    case Landing::kAuto:
+      break;
+  }
+  if (nbytes <= kSmallLoad) return {true, "a small load lands in place"};
+  if (memory_is_hot) return {true, "the destination is memory that was used before, so bytes land in place"};
+  return {false, "the destination is fresh memory, so threads copy bytes there and take its page faults in parallel"};
+}
+
+void check_checksums(const Reader::State& state, ChecksumCollector& collector,
+                     const std::vector<std::optional<std::uint32_t>>& expected, const std::vector<bool>& loaded) {
+  const std::vector<std::uint32_t> found = collector.finish(expected.size());
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    if (!loaded[i] || !expected[i] || *expected[i] == found[i]) continue;
+    const TensorInfo& tensor = state.tensors[i];
+    throw_format(state.files[tensor.file]->path(), "tensor {} is corrupt: its CRC-32C is {:08x}, the file says {:08x}",
+                 in_quotes(tensor.name), found[i], *expected[i]);
+  }
+}
+
+LoadResult load_selection(const Reader::State& state, const Selection& selection, const LoadOptions& options) {
+  const Stopwatch watch;
+  const auto pool = host_pool(options.pool);
+  const Settings settings = decide_settings(options.io, selection.nbytes);
+  std::vector<Landed> landed;
+  bool hot = !selection.files.empty();
+  for (const FileSelection& file : selection.files) {
+    landed.push_back(take_memory(file, options.dtype, *pool));
+    hot = hot && landed.back().arena->reused;
+  }
+  const LandingChoice landing = choose_landing(options.landing, hot, selection.nbytes);
+
+  LoadResult result;
+  auto batch = std::make_shared<ReadBatch>();
+  ChecksumCollector collector;
+  std::vector<std::optional<std::uint32_t>> expected;
+  std::vector<bool> loaded(options.verify ? state.tensors.size() : 0);
+  if (options.verify) {
+    expected = state.expected_checksums();
+    batch->observe = [&collector](const Piece& piece, const std::byte* bytes) {
+      collector.add(piece.owner, piece.offset, bytes, piece.nbytes);
+    };
+  }
+  const ReadPolicy policy{options.cache, landing.in_place, options.verify};
+  for (std::size_t i = 0; i < landed.size(); ++i) {
+    FileWants wants{selection.files[i].file, landed[i].placement.segments};
+    for (Segment& segment : wants.segments) {
+      const auto number = static_cast<std::size_t>(selection.files[i].tensors[segment.owner] - state.tensors.data());
+      segment.owner = static_cast<std::uint32_t>(number);
+      if (options.verify) loaded[number] = true;
+    }
+    batch->tasks.push_back(plan_file(wants, policy, settings.block_size));
+    count_tensors(landed[i], result.stats);
+  }
+
+  {
+    Crew crew(settings, pool);
+    start_reading(crew, batch);
+    wait_with_progress(*batch, options.progress, selection.nbytes, watch);
+    check_unchanged(batch->tasks);
+    // The crew's threads have counted everything once they are gone.
+    crew.stop();
+    describe(crew, settings, result.stats);
+  }
+  if (options.verify) check_checksums(state, collector, expected, loaded);
+
+  result.tensors.reserve(selection.count);
+  for (std::size_t i = 0; i < landed.size(); ++i) {
+    for (std::size_t k = 0; k < selection.files[i].tensors.size(); ++k) {
+      result.tensors.push_back(make_tensor(*selection.files[i].tensors[k], landed[i].placement.tensors[k], landed[i].arena));
+    }
+  }
+  result.stats.bytes = selection.nbytes;
+  result.stats.landing = result.stats.bytes_direct == 0 ? "copied" : landing.in_place ? "in place" : "staged";
+  result.stats.reason = result.stats.path == "buffered" ? "the bytes came from the page cache" : landing.reason;
+  result.stats.seconds = watch.seconds();
+  return result;
+}
+
+}  // namespace penstock

@@ -1,0 +1,66 @@
+// The steps of a load, shared by Reader::load, load_into, stream and load_slice.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "api/placement.h"
+#include "api/reader_state.h"
+#include "base/bytes.h"
+#include "memory/arena.h"
+#include "transfer/checksum_collector.h"
+#include "transfer/load.h"
+
+namespace penstock {
+
+// Tensors wanted of one file, by offset.
+struct FileSelection {
+  std::shared_ptr<const File> file;
+  std::vector<const TensorInfo*> tensors;
+
+  ByteRange hull() const;
+  std::uint64_t nbytes() const;
+};
+
+struct Selection {
+  std::vector<FileSelection> files;
+  std::uint64_t nbytes = 0;
+  std::size_t count = 0;
+};
+
+Selection select_tensors(const Reader::State& state, const std::function<bool(const TensorInfo&)>& wanted);
+
+// True when LoadOptions asks for a mapping, or leaves the choice and everything wanted is in the page cache of a local
+// filesystem.
+bool should_map(const Selection& selection, const LoadOptions& options);
+
+LoadResult map_selection(const Reader::State& state, const Selection& selection, const LoadOptions& options);
+LoadResult load_selection(const Reader::State& state, const Selection& selection, const LoadOptions& options);
+
+// One file's tensors with memory to land in.
+struct Landed {
+  std::shared_ptr<Arena> arena;
+  Placement placement;  // its segments' addresses are real ones
+};
+
+// Takes memory for the selection and places its tensors there.
+Landed take_memory(const FileSelection& selection, std::optional<DType> dtype, HostPool& pool);
+
+Tensor make_tensor(const TensorInfo& info, const Placed& placed, const std::shared_ptr<Arena>& arena);
+
+// Whether direct reads should land in place, and why.
+struct LandingChoice {
+  bool in_place = false;
+  std::string reason;
+};
+LandingChoice choose_landing(Landing asked, bool memory_is_hot, std::uint64_t nbytes);
+
+// Compares what a load collected with what the files say. Throws Error(kFormat) naming the first tensor that differs.
+void check_checksums(const Reader::State& state, ChecksumCollector& collector,
+                     const std::vector<std::optional<std::uint32_t>>& expected, const std::vector<bool>& loaded);
+
+}  // namespace penstock

@@ -1,0 +1,202 @@
+// From paths to a Reader's state: files, directories of shards and index.json.
+#include <algorithm>
+#include <set>
+
+#include "api/reader_state.h"
+#include "base/error.h"
+#include "format/checksums.h"
+#include "format/detect.h"
+#include "format/shards.h"
+
+namespace penstock {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kIndexSuffix = ".index.json";
+constexpr std::string_view kPreferredIndex = "model.safetensors.index.json";
+constexpr std::string_view kDataSuffix = ".safetensors";
+
+// A file's header as the formats see it.
+class FileBytes final : public ByteSource {
+ public:
+  explicit FileBytes(const File& file) : file_(file) {}
+  std::uint64_t size() const override { return file_.size(); }
+  const std::string& path() const override { return file_.path(); }
+  void read(std::uint64_t offset, std::span<std::byte> bytes) const override {
+    file_.read(offset, bytes.data(), bytes.size());
+  }
+
+ private:
+  const File& file_;
+};
+
+class Opener {
+ public:
+  explicit Opener(Reader::State& state) : state_(state) {}
+
+  void open(const fs::path& path) {
+    std::error_code ignored;
+    if (fs::is_directory(path, ignored)) {
+      open_directory(path);
+    } else if (path.native().ends_with(".json")) {
+      open_index(path);
+    } else {
+      open_file(path);
+    }
+  }
+
+  // Refuses a name that two files have.
+  void check_duplicates() {
+    if (state_.files.size() < 2) return;
+    std::unordered_map<std::string_view, std::uint32_t> seen;
+    seen.reserve(state_.tensors.size());
+    for (const TensorInfo& tensor : state_.tensors) {
+      const auto [first, fresh] = seen.emplace(tensor.name, tensor.file);
+      if (fresh) continue;
+      throw_format(state_.files[tensor.file]->path(), "tensor {} is also in {}", in_quotes(tensor.name),
+                   state_.files[first->second]->path());
+    }
+  }
+
+ private:
+  // `wanted` (optional): which of its tensors to take.
+  template <typename Wanted>
+  void open_file(const fs::path& path, const Wanted& wanted) {
+    refuse_second_opening(path);
+    auto file = std::make_shared<const File>(File::open(path));
+    Layout layout = parse_layout(FileBytes(*file));
+    const auto number = static_cast<std::uint32_t>(state_.files.size());
+    state_.tensors.reserve(state_.tensors.size() + layout.tensors.size());
+    for (TensorInfo& tensor : layout.tensors) {
+      if (!wanted(tensor.name)) continue;
+      tensor.file = number;
+      state_.tensors.push_back(std::move(tensor));
+    }
+    state_.metadata.insert(layout.metadata.begin(), layout.metadata.end());
+    state_.infos.push_back({path, file->size(), std::move(layout.format), std::move(layout.metadata)});
+    state_.files.push_back(std::move(file));
+  }
+
+  void open_file(const fs::path& path) {
+    open_file(path, [](const std::string&) { return true; });
+  }
+
+  void refuse_second_opening(const fs::path& path) {
+    if (!opened_.insert(path.lexically_normal()).second) throw_argument("{}: listed twice", path.native());
+  }
+
+  void open_directory(const fs::path& directory) {
+    std::vector<fs::path> indexes;
+    std::vector<fs::path> files;
+    std::error_code error;
+    for (fs::directory_iterator it(directory, error), end; !error && it != end; it.increment(error)) {
+      const std::string name = it->path().filename().native();
+      if (name.starts_with('.')) continue;
+      if (name.ends_with(kIndexSuffix)) indexes.push_back(it->path());
+      if (name.ends_with(kDataSuffix)) files.push_back(it->path());
+    }
+    if (error) throw_errno(directory.native(), "cannot list the directory", error.value());
+    if (!indexes.empty()) return open_index(choose_index(directory, indexes));
+    if (files.empty()) {
+      throw Error(ErrorKind::kNotFound, fmt::format("{}: the directory has no *{} file and no *{}", directory.native(),
+                                                    kDataSuffix, kIndexSuffix));
+    }
+    std::sort(files.begin(), files.end());
+    for (const fs::path& file : files) open_file(file);
+  }
+
+  static fs::path choose_index(const fs::path& directory, const std::vector<fs::path>& indexes) {
+    if (indexes.size() == 1) return indexes.front();
+    const auto preferred = std::find(indexes.begin(), indexes.end(), directory / kPreferredIndex);
+    if (preferred != indexes.end()) return *preferred;
+    throw_argument("{}: the directory has {} index files, name the one to open", directory.native(), indexes.size());
+  }
+
+  void open_index(const fs::path& path) {
+    const File file = File::open(path);
+    const ShardIndex index = parse_shard_index(FileBytes(file));
+    const std::size_t first_tensor = state_.tensors.size();
+    for (std::uint32_t shard = 0; shard < index.files.size(); ++shard) {
+      const fs::path shard_path = path.parent_path() / index.files[shard];
+      std::error_code ignored;
+      if (!fs::exists(shard_path, ignored)) {
+        throw Error(ErrorKind::kNotFound, fmt::format("{}: the shard {} that it lists does not exist", path.native(),
+                                                      in_quotes(index.files[shard])), ENOENT);
+      }
+      // A tensor that the index gives to another shard is a stale copy; one that it does not list is kept.
+      open_file(shard_path, [&](const std::string& name) {
+        const auto entry = index.weight_map.find(name);
+        return entry == index.weight_map.end() || entry->second == shard;
+      });
+    }
+    for (const auto& [key, value] : index.metadata) state_.metadata.emplace(key, value);
+    check_index(path, index, first_tensor);
+  }
+
+  void check_index(const fs::path& path, const ShardIndex& index, std::size_t first_tensor) {
+    std::set<std::string_view> found;
+    for (std::size_t i = first_tensor; i < state_.tensors.size(); ++i) found.insert(state_.tensors[i].name);
+    for (const auto& [name, shard] : index.weight_map) {
+      if (found.contains(name)) continue;
+      throw_format(path.native(), "lists tensor {} in {}, which does not have it", in_quotes(name), in_quotes(index.files[shard]));
+    }
+  }
+
+  Reader::State& state_;
+  std::set<fs::path> opened_;
+};
+
+}  // namespace
+
+std::shared_ptr<Reader::State> open_checkpoint(std::span<const fs::path> paths) {
+  if (paths.empty()) throw_argument("no file was named");
+  auto state = std::make_shared<Reader::State>();
+  Opener opener(*state);
+  for (const fs::path& path : paths) opener.open(path);
+  opener.check_duplicates();
+  return state;
+}
+
+const TensorInfo* Reader::State::find(std::string_view name) const {
+  std::call_once(indexed_, [this] {
+    index_.reserve(tensors.size());
+    for (std::size_t i = 0; i < tensors.size(); ++i) index_.emplace(tensors[i].name, i);
+  });
+  const auto entry = index_.find(name);
+  return entry == index_.end() ? nullptr : &tensors[entry->second];
+}
+
+std::size_t Reader::State::require(std::string_view name) const {
+  const TensorInfo* tensor = find(name);
+  if (tensor == nullptr) {
+    throw Error(ErrorKind::kNotFound, fmt::format("{}: has no tensor {}", describe_files(), in_quotes(name)));
+  }
+  return static_cast<std::size_t>(tensor - tensors.data());
+}
+
+std::string Reader::State::describe_files() const {
+  if (files.size() == 1) return files.front()->path();
+  return fmt::format("{} and {} more", files.front()->path(), files.size() - 1);
+}
+
+std::vector<std::optional<std::uint32_t>> Reader::State::expected_checksums() const {
+  std::vector<std::optional<std::uint32_t>> expected(tensors.size());
+  for (std::uint32_t number = 0; number < infos.size(); ++number) {
+    const auto entry = infos[number].metadata.find(std::string(kChecksumKey));
+    if (entry == infos[number].metadata.end()) continue;
+    const auto first = std::partition_point(tensors.begin(), tensors.end(), [&](const auto& t) { return t.file < number; });
+    const auto last = std::partition_point(first, tensors.end(), [&](const auto& t) { return t.file == number; });
+    const auto count = static_cast<std::size_t>(last - first);
+    const auto checksums = parse_checksums(entry->second, count);
+    if (!checksums) {
+      throw_format(files[number]->path(), "metadata {}: expected {} checksums of 8 hex digits, found {} characters",
+                   in_quotes(kChecksumKey), count, entry->second.size());
+    }
+    const auto at = static_cast<std::size_t>(first - tensors.begin());
+    for (std::size_t i = 0; i < count; ++i) expected[at + i] = (*checksums)[i];
+  }
+  return expected;
+}
+
+}  // namespace penstock

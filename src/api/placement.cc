@@ -1,0 +1,70 @@
+#include "api/placement.h"
+
+#include <algorithm>
+
+#include "base/bytes.h"
+#include "base/error.h"
+
+namespace penstock {
+namespace {
+
+constexpr std::uint64_t kPage = 4096;
+constexpr std::uint64_t kCacheLine = 64;
+constexpr std::uint64_t kLargeRun = 256 * kKiB;  // below this, alignment to a page is not worth its waste
+
+bool keeps_its_place(const TensorInfo& tensor, DType dtype) {
+  return dtype == tensor.dtype && is_aligned(tensor.offset, dtype_alignment(tensor.dtype));
+}
+
+// The first address from `cursor` on that is congruent to `offset`.
+std::uint64_t congruent_address(std::uint64_t cursor, std::uint64_t offset, std::uint64_t modulus) {
+  return cursor + ((offset - cursor) & (modulus - 1));
+}
+
+}  // namespace
+
+DType loaded_dtype(const TensorInfo& tensor, std::optional<DType> wanted) {
+  if (!wanted || *wanted == tensor.dtype || !dtype_is_floating(tensor.dtype)) return tensor.dtype;
+  if (dtype_can_cast(tensor.dtype, *wanted)) return *wanted;
+  throw Error(ErrorKind::kUnsupported, fmt::format("tensor {}: {} can't be converted to {}", in_quotes(tensor.name),
+                                                   dtype_name(tensor.dtype), dtype_name(*wanted)));
+}
+
+Placement place_tensors(std::span<const TensorInfo* const> tensors, std::optional<DType> wanted) {
+  Placement placement;
+  placement.tensors.resize(tensors.size());
+  std::uint64_t cursor = 0;
+  for (std::size_t i = 0; i < tensors.size();) {
+    const TensorInfo& first = *tensors[i];
+    const DType dtype = loaded_dtype(first, wanted);
+    if (!keeps_its_place(first, dtype)) {
+      const std::uint64_t nbytes = first.nbytes / std::max(1u, dtype_bits(first.dtype) / 8) * (dtype_bits(dtype) / 8);
+      const bool converts = dtype != first.dtype;
+      const std::uint64_t size = converts ? nbytes : first.nbytes;
+      cursor = align_up(cursor, kCacheLine);
+      placement.tensors[i] = {cursor, size, dtype, !converts};
+      placement.segments.push_back({first.offset, first.nbytes, cursor, static_cast<std::uint32_t>(i), first.dtype, dtype});
+      cursor += size;
+      ++i;
+      continue;
+    }
+    // The run of tensors that follow each other in the file and stay as they are.
+    std::size_t last = i + 1;
+    std::uint64_t run_end = first.offset + first.nbytes;
+    while (last < tensors.size() && tensors[last]->offset == run_end &&
+           keeps_its_place(*tensors[last], loaded_dtype(*tensors[last], wanted))) {
+      run_end += tensors[last++]->nbytes;
+    }
+    cursor = congruent_address(cursor, first.offset, run_end - first.offset >= kLargeRun ? kPage : kCacheLine);
+    for (; i < last; ++i) {
+      const TensorInfo& tensor = *tensors[i];
+      placement.tensors[i] = {cursor, tensor.nbytes, tensor.dtype, false};
+      placement.segments.push_back({tensor.offset, tensor.nbytes, cursor, static_cast<std::uint32_t>(i), tensor.dtype, tensor.dtype});
+      cursor += tensor.nbytes;
+    }
+  }
+  placement.arena_size = cursor;
+  return placement;
+}
+
+}  // namespace penstock

@@ -1,0 +1,42 @@
+#include "penstock/reader.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include "api/loading.h"
+#include "api/reader_state.h"
+#include "base/bytes.h"
+#include "base/error.h"
+
+namespace penstock {
+
+Reader::Reader(const std::filesystem::path& path) : Reader(std::span(&path, 1)) {}
+Reader::Reader(std::span<const std::filesystem::path> paths) : state_(open_checkpoint(paths)) {}
+Reader::Reader(Reader&&) noexcept = default;
+Reader& Reader::operator=(Reader&&) noexcept = default;
+Reader::~Reader() = default;
+
+std::span<const TensorInfo> Reader::tensors() const noexcept { return state_->tensors; }
+const TensorInfo* Reader::find(std::string_view name) const noexcept { return state_->find(name); }
+std::span<const FileInfo> Reader::files() const noexcept { return state_->infos; }
+const Metadata& Reader::metadata() const noexcept { return state_->metadata; }
+
+const Reader::State& ReaderAccess::state(const Reader& reader) { return *reader.state_; }
+
+LoadResult Reader::load(const LoadOptions& options) const {
+  const Selection selection = select_tensors(*state_, options.select);
+  if (should_map(selection, options)) return map_selection(*state_, selection, options);
+  return load_selection(*state_, selection, options);
+}
+
+std::uint64_t Reader::resident_bytes() const {
+  std::uint64_t bytes = 0;
+  for (const FileSelection& selected : select_tensors(*state_, {}).files) {
+    bytes += selected.file->resident_bytes(selected.hull());
+  }
+  return bytes;
+}
+
+}  // namespace penstock

@@ -1,0 +1,47 @@
+// What a Reader knows: shared by it, its streams and the whole-file operations. Immutable once made.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "io/file.h"
+#include "penstock/reader.h"
+
+namespace penstock {
+
+struct Reader::State {
+  std::vector<std::shared_ptr<const File>> files;
+  std::vector<FileInfo> infos;
+  std::vector<TensorInfo> tensors;  // by file, then by offset
+  Metadata metadata;
+
+  const TensorInfo* find(std::string_view name) const;
+  // Its place in `tensors`; throws Error(kNotFound) naming the checkpoint when there is none.
+  std::size_t require(std::string_view name) const;
+  // "model.safetensors" or "model-00001-of-00002.safetensors and 1 more".
+  std::string describe_files() const;
+
+  // What the file says each tensor's CRC-32C is, by place in `tensors`; nothing for files that carry none. Throws
+  // Error(kFormat) for a malformed entry.
+  std::vector<std::optional<std::uint32_t>> expected_checksums() const;
+
+ private:
+  // Built when the first name is looked up: many loads never ask.
+  mutable std::once_flag indexed_;
+  mutable std::unordered_map<std::string_view, std::size_t> index_;
+};
+
+// Opens a file, a list of files, a directory of shards or an index.json.
+std::shared_ptr<Reader::State> open_checkpoint(std::span<const std::filesystem::path> paths);
+
+// Gives the whole-file operations of this layer access to a reader's files.
+struct ReaderAccess {
+  static const Reader::State& state(const Reader& reader);
+};
+
+}  // namespace penstock

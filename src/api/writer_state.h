@@ -1,0 +1,39 @@
+// What a Writer has collected, and the save that commit() and save_async() run.
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "format/layout.h"
+#include "memory/arena.h"
+#include "penstock/writer.h"
+#include "transfer/write.h"
+
+namespace penstock {
+
+struct Writer::State {
+  std::filesystem::path path;
+  SaveOptions options;
+  std::vector<TensorSpec> specs;
+  std::vector<Origin> origins;                              // of each spec
+  std::vector<std::pair<const std::byte*, const std::byte*>> extents;  // memory that each spec reads; null for produced ones
+  std::uint64_t nbytes = 0;
+  bool committed = false;
+};
+
+// Writes everything; `all_read` (optional) is called once no tensor memory is needed any more.
+Stats run_save(Writer::State& state, const std::function<void()>& all_read);
+
+// Finds tensors over the same memory and refuses them or stores them once, as the options say.
+void resolve_shared(Writer::State& state);
+
+struct SaveJobAccess {
+  static Writer::State& state(Writer& writer);
+};
+
+}  // namespace penstock

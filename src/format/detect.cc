@@ -1,0 +1,113 @@
+#include "format/detect.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+
+#include "base/error.h"
+#include "format/safetensors.h"
+
+namespace penstock {
+namespace {
+
+using namespace std::string_view_literals;
+
+// A format that can be read and written: later ones are added here.
+struct Format {
+  std::string_view name;
+  std::string_view suffix;
+  bool (*looks_like)(const ByteSource&);
+  Layout (*parse)(const ByteSource&);
+};
+constexpr std::array kFormats = {
+    Format{"safetensors", ".safetensors", safetensors::looks_like, safetensors::parse},
+};
+
+// What people hand over instead, by its first bytes (or its last).
+struct Stranger {
+  std::string_view magic;
+  std::string_view what;
+};
+constexpr std::array kStrangers = {
+    Stranger{"PK\x03\x04"sv, "a zip archive, perhaps a torch checkpoint"},
+    Stranger{"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19"sv, "a torch checkpoint of the legacy format"},
+    Stranger{"\x80\x02"sv, "a Python pickle"},
+    Stranger{"\x80\x03"sv, "a Python pickle"},
+    Stranger{"\x80\x04\x95"sv, "a Python pickle"},
+    Stranger{"\x80\x05\x95"sv, "a Python pickle"},
+    Stranger{"GGUF"sv, "a GGUF file"},
+    Stranger{"\x89HDF\r\n\x1a\n"sv, "an HDF5 file"},
+    Stranger{"\x93NUMPY"sv, "a NumPy array"},
+    Stranger{"version https://git-lfs"sv, "a Git LFS pointer, not the file it stands for"},
+    Stranger{"<!DOCTYPE html"sv, "an HTML page"},
+    Stranger{"<!doctype html"sv, "an HTML page"},
+    Stranger{"<html"sv, "an HTML page"},
+    Stranger{"<HTML"sv, "an HTML page"},
+    Stranger{"<?xml"sv, "an XML document"},
+    Stranger{"\x1f\x8b"sv, "a gzip archive"},
+    Stranger{"\x28\xb5\x2f\xfd"sv, "a zstd archive"},
+    Stranger{"{"sv, "JSON text"},
+};
+constexpr Stranger kFlashPackFooter = {"FLASHPK\0"sv, "a FlashPack file"};
+
+constexpr std::size_t kHeadBytes = 32;
+
+std::string read_text(const ByteSource& source, std::uint64_t offset, std::size_t length) {
+  std::string text(length, '\0');
+  source.read(offset, std::as_writable_bytes(std::span(text)));
+  return text;
+}
+
+std::string hex_text(std::string_view bytes) {
+  std::string text;
+  for (const char byte : bytes)
+    text += fmt::format("{}{:02x}", text.empty() ? "" : " ", static_cast<unsigned char>(byte));
+  return text;
+}
+
+std::string known_formats() {
+  std::string names;
+  for (const Format& format : kFormats) names += fmt::format("{}{}", names.empty() ? "" : ", ", format.name);
+  return names;
+}
+
+[[noreturn]] void refuse(const ByteSource& source, std::string_view what) {
+  throw_format(source.path(), "this is {}, which this version can't read (it reads {})", what, known_formats());
+}
+
+[[noreturn]] void refuse_stranger(const ByteSource& source) {
+  const std::uint64_t size = source.size();
+  if (size == 0) throw_format(source.path(), "the file is empty");
+  const std::string head = read_text(source, 0, std::min<std::uint64_t>(size, kHeadBytes));
+  if (size >= kFlashPackFooter.magic.size()) {
+    const std::size_t length = kFlashPackFooter.magic.size();
+    if (read_text(source, size - length, length) == kFlashPackFooter.magic) refuse(source, kFlashPackFooter.what);
+  }
+  for (const Stranger& stranger : kStrangers) {
+    if (head.starts_with(stranger.magic)) refuse(source, stranger.what);
+  }
+  throw_format(source.path(), "not a format that this version reads ({}): the {} bytes start with {}", known_formats(),
+               size, hex_text(std::string_view(head).substr(0, 16)));
+}
+
+}  // namespace
+
+Layout parse_layout(const ByteSource& source) {
+  for (const Format& format : kFormats) {
+    if (format.looks_like(source)) return format.parse(source);
+  }
+  refuse_stranger(source);
+}
+
+std::string format_for_save(std::string_view requested, std::string_view path) {
+  for (const Format& format : kFormats) {
+    if (requested.empty() ? path.ends_with(format.suffix) : requested == format.name) return std::string(format.name);
+  }
+  if (!requested.empty()) {
+    throw_argument("the format {} is not one that this version writes ({})", in_quotes(requested), known_formats());
+  }
+  throw_argument("{}: no format was named, and the suffix stands for none that this version writes ({})", path,
+                 known_formats());
+}
+
+}  // namespace penstock

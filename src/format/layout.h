@@ -1,0 +1,72 @@
+// Layout: what every format's parser yields and every encoder starts from.
+//
+// A format says where bytes are, never how they are read: parsers see a file through ByteSource and touch no
+// descriptor.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "penstock/tensor.h"
+
+namespace penstock {
+
+// Random access to the bytes of one file, for headers and footers.
+class ByteSource {
+ public:
+  virtual ~ByteSource() = default;
+  virtual std::uint64_t size() const = 0;
+  virtual const std::string& path() const = 0;  // for messages
+  // Fills all of `bytes` from `offset`; throws Error when it can't.
+  virtual void read(std::uint64_t offset, std::span<std::byte> bytes) const = 0;
+};
+
+// One file's tensors, in the order of their offsets. TensorInfo::file is 0; whoever joins files sets it.
+struct Layout {
+  std::string format;
+  std::vector<TensorInfo> tensors;
+  Metadata metadata;
+};
+
+// A tensor that is going to be written.
+struct TensorSpec {
+  std::string name;
+  DType dtype = DType::kU8;
+  Shape shape;
+  std::uint64_t nbytes = 0;
+};
+
+// A laid-out file: `prefix`, then each tensor's bytes at its offset, nothing between that is not zero.
+struct FilePlan {
+  std::vector<std::byte> prefix;       // starts at offset 0
+  std::vector<std::uint32_t> order;    // indices into the specs, by offset
+  std::vector<std::uint64_t> offsets;  // of each spec (in the order they were given)
+  std::uint64_t file_size = 0;
+};
+
+// The bytes that `shape` elements of `dtype` take. Throws Error(kFormat) naming `path` and `name` when a dimension is
+// negative, the product overflows, or the bits don't fill whole bytes.
+std::uint64_t tensor_nbytes(DType dtype, std::span<const std::int64_t> shape, std::string_view path,
+                            std::string_view name);
+
+// The same without throwing: on failure `problem` says why ("takes more than 2^64 bits"), after "F32 [3, 4] ".
+struct NbytesResult {
+  std::uint64_t nbytes = 0;
+  const char* problem = nullptr;
+};
+NbytesResult try_tensor_nbytes(DType dtype, std::span<const std::int64_t> shape) noexcept;
+
+// "[3, 4]"
+std::string shape_text(std::span<const std::int64_t> shape);
+
+// Two names that are equal, by their places (the lower one first); nothing when all differ. O(n log n) whatever the
+// names.
+std::optional<std::pair<std::size_t, std::size_t>> find_duplicate(std::span<const std::string_view> names);
+
+}  // namespace penstock

@@ -1,0 +1,128 @@
+#include "io/file.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/vfs.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstdlib>
+#include <memory>
+
+#include "base/error.h"
+#include "io/residency.h"
+
+namespace penstock {
+namespace {
+
+constexpr std::uint32_t kProbeSize = 4096;
+
+FileIdentity identity_of(const struct stat& status) {
+  return {static_cast<std::uint64_t>(status.st_dev), static_cast<std::uint64_t>(status.st_ino),
+          static_cast<std::uint64_t>(status.st_size),
+          static_cast<std::int64_t>(status.st_mtim.tv_sec) * 1'000'000'000 + status.st_mtim.tv_nsec};
+}
+
+// Filesystems that don't report their alignment are asked by a read that every one of them should take.
+bool direct_read_works(int fd) {
+  std::unique_ptr<void, decltype(&std::free)> buffer(std::aligned_alloc(kProbeSize, kProbeSize), &std::free);
+  return buffer != nullptr && ::pread(fd, buffer.get(), kProbeSize, 0) >= 0;
+}
+
+// Magic numbers as statfs(2) lists them.
+constexpr std::array<std::uint32_t, 12> kLocalFilesystems = {
+    0x0000EF53,  // ext2, ext3, ext4
+    0x58465342,  // xfs
+    0x9123683E,  // btrfs
+    0x01021994,  // tmpfs
+    0x858458F6,  // ramfs
+    0x794C7630,  // overlayfs
+    0x2FC12FC1,  // zfs
+    0xF2F52010,  // f2fs
+    0xCA451A4E,  // bcachefs
+    0x73717368,  // squashfs
+    0xE0F5E1E2,  // erofs
+    0x3153464A,  // jfs
+};
+
+}  // namespace
+
+std::optional<DirectAlignment> query_direct_alignment(int fd, bool* reported) {
+  struct statx status {};
+  const bool answered = ::statx(fd, "", AT_EMPTY_PATH, STATX_DIOALIGN, &status) == 0 &&
+                        (status.stx_mask & STATX_DIOALIGN) != 0;
+  if (reported != nullptr) *reported = answered;
+  if (!answered) return DirectAlignment{};
+  if (status.stx_dio_offset_align == 0) return std::nullopt;
+  return DirectAlignment{std::max(status.stx_dio_mem_align, 1u), status.stx_dio_offset_align};
+}
+
+File::File(std::string path, UniqueFd fd, FileIdentity identity)
+    : path_(std::move(path)), fd_(std::move(fd)), identity_(identity) {}
+
+File File::open(const std::filesystem::path& path) {
+  // Not blocking, so that a FIFO is refused and not waited for.
+  UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (!fd) throw_errno(path.native(), "cannot open", errno);
+  struct stat status {};
+  if (::fstat(fd.get(), &status) != 0) throw_errno(path.native(), "cannot stat", errno);
+  if (S_ISDIR(status.st_mode)) throw_errno(path.native(), "cannot read", EISDIR);
+  if (!S_ISREG(status.st_mode)) {
+    throw Error(ErrorKind::kArgument, fmt::format("{}: not a regular file", path.native()));
+  }
+  return File(path.native(), std::move(fd), identity_of(status));
+}
+
+void File::read(std::uint64_t offset, void* data, std::size_t nbytes) const {
+  auto* next = static_cast<std::byte*>(data);
+  while (nbytes > 0) {
+    const ssize_t count = ::pread(fd(), next, nbytes, static_cast<off_t>(offset));
+    if (count < 0) {
+      if (errno == EINTR || errno == EAGAIN) continue;
+      throw_errno(path_, fmt::format("read of {} bytes at offset {} failed", nbytes, offset), errno);
+    }
+    if (count == 0) {
+      throw Error(ErrorKind::kChanged, fmt::format("{}: ends at offset {}, {} bytes before it should (it had {} bytes "
+                                                   "when it was opened)", path_, offset, nbytes, size()));
+    }
+    next += count;
+    offset += static_cast<std::uint64_t>(count);
+    nbytes -= static_cast<std::size_t>(count);
+  }
+}
+
+File::Direct File::open_direct() const {
+  bool reported = false;
+  const auto alignment = query_direct_alignment(fd(), &reported);
+  if (!alignment) return {};
+  // Through /proc, so that it is the same file even when the name now belongs to another.
+  UniqueFd direct(::open(fmt::format("/proc/self/fd/{}", fd()).c_str(), O_RDONLY | O_CLOEXEC | O_DIRECT));
+  if (!direct) return {};
+  if (!reported && !direct_read_works(direct.get())) return {};
+  return {std::move(direct), *alignment};
+}
+
+bool File::on_local_filesystem() const {
+  struct statfs status {};
+  if (::fstatfs(fd(), &status) != 0) return false;
+  const auto type = static_cast<std::uint32_t>(status.f_type);
+  return std::find(kLocalFilesystems.begin(), kLocalFilesystems.end(), type) != kLocalFilesystems.end();
+}
+
+std::uint64_t File::resident_bytes(ByteRange range) const { return penstock::resident_bytes(fd(), range); }
+
+void File::check_unchanged() const {
+  struct stat status {};
+  if (::fstat(fd(), &status) != 0) throw_errno(path_, "cannot stat", errno);
+  const FileIdentity now = identity_of(status);
+  if (now.size != identity_.size) {
+    throw Error(ErrorKind::kChanged, fmt::format("{}: changed while it was read: it had {} bytes when it was opened and has {} now",
+                                                 path_, identity_.size, now.size));
+  }
+  if (now != identity_) {
+    throw Error(ErrorKind::kChanged, fmt::format("{}: was written to while it was read", path_));
+  }
+}
+
+}  // namespace penstock

@@ -1,0 +1,75 @@
+// File: a regular file opened for reading, and what the kernel says about it: size, filesystem, what direct I/O needs, and
+// which of its bytes are in the page cache.
+//
+// Move-only. Const functions are safe from several threads.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+
+#include "base/bytes.h"
+#include "base/unique_fd.h"
+
+namespace penstock {
+
+// What O_DIRECT demands, in bytes; powers of two.
+struct DirectAlignment {
+  std::uint32_t memory = 4096;
+  std::uint32_t offset = 4096;
+};
+
+// Enough of stat to tell whether a file is still the one that was opened.
+struct FileIdentity {
+  std::uint64_t device = 0;
+  std::uint64_t inode = 0;
+  std::uint64_t size = 0;
+  std::int64_t modified_nanoseconds = 0;
+
+  friend bool operator==(const FileIdentity&, const FileIdentity&) = default;
+};
+
+class File {
+ public:
+  // Throws Error when it does not exist, is a directory or no regular file, or may not be read.
+  static File open(const std::filesystem::path& path);
+
+  const std::string& path() const noexcept { return path_; }
+  std::uint64_t size() const noexcept { return identity_.size; }
+  int fd() const noexcept { return fd_.get(); }
+  const FileIdentity& identity() const noexcept { return identity_; }
+
+  // Fills `nbytes` at `data` through the page cache; throws Error when the file ends before.
+  void read(std::uint64_t offset, void* data, std::size_t nbytes) const;
+
+  // A second descriptor of the same file with O_DIRECT, and what it demands; an empty descriptor where the filesystem
+  // refuses direct I/O.
+  struct Direct {
+    UniqueFd fd;
+    DirectAlignment alignment;
+  };
+  Direct open_direct() const;
+
+  // True for filesystems known to keep their pages on this machine: mapping them can't fail for a lost server.
+  bool on_local_filesystem() const;
+
+  // Bytes of the range that are in the page cache, in whole pages but at most the range's size.
+  std::uint64_t resident_bytes(ByteRange range) const;
+
+  // Throws Error(kChanged) when the file was written or truncated since it was opened.
+  void check_unchanged() const;
+
+ private:
+  File(std::string path, UniqueFd fd, FileIdentity identity);
+
+  std::string path_;
+  UniqueFd fd_;
+  FileIdentity identity_;
+};
+
+// What the filesystem of `fd` says that direct I/O needs; nothing when it says that there is none. `reported` (optional) is
+// set to false when the kernel could not tell and a probe has to.
+std::optional<DirectAlignment> query_direct_alignment(int fd, bool* reported = nullptr);
+
+}  // namespace penstock

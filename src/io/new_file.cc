@@ -1,0 +1,155 @@
+#include "io/new_file.h"
+
+#include <fcntl.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <string_view>
+
+#include "base/error.h"
+
+namespace penstock {
+namespace {
+
+constexpr mode_t kNewMode = 0666;  // less the umask
+constexpr int kNameAttempts = 16;
+
+std::string temporary_name(std::string_view file_name) {
+  std::uint64_t random = 0;
+  if (::getrandom(&random, sizeof random, 0) < 0) random = static_cast<std::uint64_t>(::getpid());
+  // A name has 255 bytes at most; this one must fit whatever the target's is.
+  return fmt::format(".{}.{:016x}.tmp", file_name.substr(0, 200), random);
+}
+
+std::string_view file_name_of(std::string_view target) {
+  const std::size_t slash = target.rfind('/');
+  return slash == std::string_view::npos ? target : target.substr(slash + 1);
+}
+
+bool no_tmpfile_here(int error_number) {
+  return error_number == EOPNOTSUPP || error_number == EISDIR || error_number == EINVAL || error_number == ENOENT;
+}
+
+}  // namespace
+
+NewFile::NewFile(std::string target, UniqueFd directory, UniqueFd fd, std::string temporary)
+    : target_(std::move(target)), directory_(std::move(directory)), fd_(std::move(fd)), temporary_(std::move(temporary)) {}
+
+NewFile::~NewFile() {
+  if (directory_ && !temporary_.empty()) ::unlinkat(directory_.get(), temporary_.c_str(), 0);
+}
+
+NewFile NewFile::create(const std::filesystem::path& target) {
+  if (!target.has_filename()) throw_argument("{}: names no file to write", in_quotes(target.native()));
+  const auto parent = target.has_parent_path() ? target.parent_path() : std::filesystem::path(".");
+  struct stat status {};
+  if (::lstat(target.c_str(), &status) == 0 && S_ISDIR(status.st_mode)) throw_errno(target.native(), "cannot write", EISDIR);
+  UniqueFd directory(::open(parent.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!directory) throw_errno(target.native(), fmt::format("cannot open the directory {}", parent.native()), errno);
+
+  UniqueFd fd(::openat(directory.get(), ".", O_TMPFILE | O_RDWR | O_CLOEXEC, kNewMode));
+  std::string temporary;
+  if (!fd && no_tmpfile_here(errno)) {
+    for (int attempt = 0; !fd && attempt < kNameAttempts; ++attempt) {
+      temporary = temporary_name(file_name_of(target.native()));
+      fd.reset(::openat(directory.get(), temporary.c_str(), O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, kNewMode));
+      if (!fd && errno != EEXIST) break;
+    }
+  }
+  if (!fd) throw_errno(target.native(), fmt::format("cannot create a file in {}", parent.native()), errno);
+  NewFile file(target.native(), std::move(directory), std::move(fd), std::move(temporary));
+  file.take_mode_of_target();
+  return file;
+}
+
+void NewFile::take_mode_of_target() {
+  struct stat status {};
+  const std::string name(file_name_of(target_));
+  if (::fstatat(directory_.get(), name.c_str(), &status, AT_SYMLINK_NOFOLLOW) != 0 || !S_ISREG(status.st_mode)) return;
+  if (::fchmod(fd(), status.st_mode & 07777) != 0) throw_errno(target_, "cannot give the new file the old one's mode", errno);
+}
+
+std::optional<DirectAlignment> NewFile::use_direct() {
+  const auto alignment = query_direct_alignment(fd());
+  const int flags = ::fcntl(fd(), F_GETFL);
+  if (!alignment || flags < 0 || ::fcntl(fd(), F_SETFL, flags | O_DIRECT) != 0) return std::nullopt;
+  return alignment;
+}
+
+void NewFile::use_buffered() {
+  const int flags = ::fcntl(fd(), F_GETFL);
+  if (flags >= 0) ::fcntl(fd(), F_SETFL, flags & ~O_DIRECT);
+}
+
+void NewFile::reserve(std::uint64_t nbytes) {
+  if (nbytes == 0) return;
+  int result = 0;
+  do {
+    result = ::fallocate(fd(), 0, 0, static_cast<off_t>(nbytes));
+  } while (result != 0 && errno == EINTR);
+  if (result == 0) return;
+  const int error_number = errno;
+  struct statvfs status {};
+  const bool known = ::fstatvfs(fd(), &status) == 0;
+  const std::uint64_t available = known ? std::uint64_t{status.f_bavail} * status.f_frsize : 0;
+  const bool unsupported = error_number == EOPNOTSUPP || error_number == ENOSYS || error_number == EINVAL;
+  if (unsupported && (!known || available >= nbytes)) return;
+  if (unsupported || errno_kind(error_number) == ErrorKind::kNoSpace) {
+    const int reason = unsupported ? ENOSPC : error_number;
+    throw Error(ErrorKind::kNoSpace, fmt::format("{}: needs {} bytes, the filesystem has {} available: {}", target_, nbytes,
+                                                 available, errno_text(reason)), reason);
+  }
+  throw_errno(target_, fmt::format("cannot reserve {} bytes", nbytes), error_number);
+}
+
+void NewFile::write(std::uint64_t offset, const void* data, std::size_t nbytes) {
+  const auto* next = static_cast<const std::byte*>(data);
+  while (nbytes > 0) {
+    const ssize_t count = ::pwrite(fd(), next, nbytes, static_cast<off_t>(offset));
+    if (count < 0 && (errno == EINTR || errno == EAGAIN)) continue;
+    if (count <= 0) {
+      throw_errno(target_, fmt::format("write of {} bytes at offset {} failed", nbytes, offset), count < 0 ? errno : EIO);
+    }
+    next += count;
+    offset += static_cast<std::uint64_t>(count);
+    nbytes -= static_cast<std::size_t>(count);
+  }
+}
+
+void NewFile::finish(std::uint64_t size, bool durable) {
+  if (::ftruncate(fd(), static_cast<off_t>(size)) != 0) throw_errno(target_, fmt::format("cannot set the size to {}", size), errno);
+  if (durable && ::fsync(fd()) != 0) throw_errno(target_, "sync failed, the data may not have reached the drive", errno);
+}
+
+void NewFile::publish() {
+  const std::string name(file_name_of(target_));
+  if (temporary_.empty()) {
+    const std::string unnamed = fmt::format("/proc/self/fd/{}", fd());
+    int result = -1;
+    for (int attempt = 0; result != 0 && attempt < kNameAttempts; ++attempt) {
+      // A name that is free is taken at once; only an existing target needs the detour of a rename.
+      std::string candidate = attempt == 0 ? name : temporary_name(name);
+      result = ::linkat(AT_FDCWD, unnamed.c_str(), directory_.get(), candidate.c_str(), AT_SYMLINK_FOLLOW);
+      if (result == 0 && attempt == 0) return;
+      if (result == 0) temporary_ = std::move(candidate);
+      if (result != 0 && errno != EEXIST) break;
+    }
+    if (result != 0) throw_errno(target_, "cannot name the new file", errno);
+  }
+  if (::renameat(directory_.get(), temporary_.c_str(), directory_.get(), name.c_str()) != 0) {
+    throw_errno(target_, "cannot rename the new file into place", errno);
+  }
+  temporary_.clear();
+}
+
+void NewFile::sync_directory() {
+  // Some network filesystems have no fsync for directories; there the rename is as durable as they make it.
+  if (::fsync(directory_.get()) != 0 && errno != EINVAL && errno != ENOTSUP) {
+    throw_errno(target_, "sync of the directory failed, the new name may not be durable", errno);
+  }
+}
+
+}  // namespace penstock

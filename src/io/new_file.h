@@ -1,0 +1,64 @@
+// NewFile: a file that appears under its name whole, or not at all.
+//
+// The protocol: an unnamed file in the target's directory (O_TMPFILE; a hidden named one where the filesystem has none) ->
+// data -> fsync -> a temporary name -> rename over the target -> fsync of the directory. Whatever fails, the target is what it was
+// and the temporary is gone; an unnamed file does not even survive SIGKILL.
+//
+// Move-only, one thread.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+
+#include "base/unique_fd.h"
+#include "io/file.h"
+
+namespace penstock {
+
+class NewFile {
+ public:
+  // Throws Error when the directory does not exist or can't be written to, or the target is a directory.
+  static NewFile create(const std::filesystem::path& target);
+  NewFile(NewFile&&) noexcept = default;
+  NewFile& operator=(NewFile&&) noexcept = delete;
+  ~NewFile();
+
+  const std::string& path() const noexcept { return target_; }
+  int fd() const noexcept { return fd_.get(); }
+
+  // Turns direct I/O on; nothing where the filesystem refuses it. Off again for small patches.
+  std::optional<DirectAlignment> use_direct();
+  void use_buffered();
+
+  // Reserves space, so that a full disk is met now and extents are few. Throws Error(kNoSpace). Where the filesystem can't
+  // reserve, the free space is asked for.
+  void reserve(std::uint64_t nbytes);
+
+  // Fills in at `offset` through the page cache.
+  void write(std::uint64_t offset, const void* data, std::size_t nbytes);
+
+  // Sets the final size and, when asked to, syncs. Throws Error; a failed sync is never tried again.
+  void finish(std::uint64_t size, bool durable);
+
+  // Gives it its name, replacing what had it. After finish().
+  void publish();
+
+  // Makes the name durable. After publish().
+  void sync_directory();
+
+ private:
+  NewFile(std::string target, UniqueFd directory, UniqueFd fd, std::string temporary);
+
+  void take_mode_of_target();
+
+  std::string target_;
+  UniqueFd directory_;
+  UniqueFd fd_;
+  std::string temporary_;  // its name in the directory while it has one
+};
+
+}  // namespace penstock

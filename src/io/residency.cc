@@ -1,0 +1,98 @@
+#include "io/residency.h"
+
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <vector>
+
+namespace penstock {
+namespace {
+
+constexpr long kCachestatNumber = 451;  // the same on every architecture
+constexpr std::uint32_t kOverlayfs = 0x794C7630;
+constexpr std::uint64_t kMincoreWindow = 1 * kGiB;
+constexpr std::size_t kSampledPages = 64;
+
+struct CachestatRange {
+  std::uint64_t offset;
+  std::uint64_t length;
+};
+
+struct Cachestat {
+  std::uint64_t cached;
+  std::uint64_t dirty;
+  std::uint64_t writeback;
+  std::uint64_t evicted;
+  std::uint64_t recently_evicted;
+};
+
+std::uint64_t page_size() {
+  static const auto size = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
+  return size;
+}
+
+bool on_overlayfs(int fd) {
+  struct statfs status {};
+  return ::fstatfs(fd, &status) == 0 && static_cast<std::uint32_t>(status.f_type) == kOverlayfs;
+}
+
+// Resident pages of one window, or -errno.
+std::int64_t mincore_window(int fd, std::uint64_t begin, std::uint64_t length, std::vector<unsigned char>& pages) {
+  void* mapping = ::mmap(nullptr, length, PROT_READ, MAP_SHARED, fd, static_cast<off_t>(begin));
+  if (mapping == MAP_FAILED) return -errno;
+  pages.resize((length + page_size() - 1) / page_size());
+  const int result = ::mincore(mapping, length, pages.data());
+  const int error_number = errno;
+  ::munmap(mapping, length);
+  if (result != 0) return -error_number;
+  return std::count_if(pages.begin(), pages.end(), [](unsigned char page) { return (page & 1) != 0; });
+}
+
+}  // namespace
+
+std::int64_t resident_bytes_by_cachestat(int fd, ByteRange range) {
+  if (range.size() == 0) return 0;
+  const CachestatRange asked{range.begin, range.size()};
+  Cachestat answer{};
+  if (::syscall(kCachestatNumber, fd, &asked, &answer, 0) != 0) return -errno;
+  return static_cast<std::int64_t>(std::min(answer.cached * page_size(), range.size()));
+}
+
+std::int64_t resident_bytes_by_mincore(int fd, ByteRange range) {
+  std::vector<unsigned char> pages;
+  std::uint64_t resident = 0;
+  for (std::uint64_t begin = align_down(range.begin, page_size()); begin < range.end; begin += kMincoreWindow) {
+    const std::uint64_t length = std::min(kMincoreWindow, range.end - begin);
+    const std::int64_t count = mincore_window(fd, begin, length, pages);
+    if (count < 0) return count;
+    resident += static_cast<std::uint64_t>(count) * page_size();
+  }
+  return static_cast<std::int64_t>(std::min(resident, range.size()));
+}
+
+std::uint64_t resident_bytes(int fd, ByteRange range) {
+  std::int64_t bytes = resident_bytes_by_cachestat(fd, range);
+  if (bytes < 0 || (bytes == 0 && on_overlayfs(fd))) bytes = resident_bytes_by_mincore(fd, range);
+  return bytes < 0 ? 0 : static_cast<std::uint64_t>(bytes);
+}
+
+bool memory_is_resident(const std::byte* data, std::size_t nbytes) {
+  const std::uint64_t first = align_down(reinterpret_cast<std::uintptr_t>(data), page_size());
+  const std::uint64_t last = reinterpret_cast<std::uintptr_t>(data) + nbytes;
+  const std::uint64_t step = std::max(page_size(), align_down((last - first) / kSampledPages, page_size()));
+  std::size_t sampled = 0;
+  std::size_t resident = 0;
+  for (std::uint64_t page = first; page < last; page += step) {
+    unsigned char state = 0;
+    if (::mincore(reinterpret_cast<void*>(page), page_size(), &state) != 0) return false;
+    ++sampled;
+    resident += state & 1;
+  }
+  return sampled > 0 && resident * 10 >= sampled * 9;
+}
+
+}  // namespace penstock

@@ -1,0 +1,22 @@
+// What the page cache holds of a file: cachestat(2) where the kernel has it, mincore(2) elsewhere and where cachestat is
+// known to miss (overlayfs answers 0 for files that are cached).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "base/bytes.h"
+
+namespace penstock {
+
+// Bytes of `range` in the page cache, counted in whole pages and at most the range's size. 0 when it can't be told.
+std::uint64_t resident_bytes(int fd, ByteRange range);
+
+// The two ways, for tests and diagnosis; negative when the kernel refuses.
+std::int64_t resident_bytes_by_cachestat(int fd, ByteRange range);
+std::int64_t resident_bytes_by_mincore(int fd, ByteRange range);
+
+// True when most of the memory is backed by pages already, judged by a sample. Memory that was never touched is not.
+bool memory_is_resident(const std::byte* data, std::size_t nbytes);
+
+}  // namespace penstock

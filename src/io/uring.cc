@@ -1,0 +1,96 @@
+// The io_uring backend.
+#include <liburing.h>
+
+#include <cerrno>
+
+#include "io/engine.h"
+
+namespace penstock {
+namespace {
+
+class UringEngine final : public Engine {
+ public:
+  // Null when the kernel has no ring for us.
+  static std::unique_ptr<UringEngine> create(unsigned depth) {
+    auto engine = std::make_unique<UringEngine>();
+    // One thread submits and reaps, so completions need not interrupt it; older kernels don't know these flags.
+    if (!engine->start(depth, IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN) && !engine->start(depth, 0)) {
+      return nullptr;
+    }
+    return engine;
+  }
+
+  UringEngine() = default;
+  UringEngine(const UringEngine&) = delete;
+  UringEngine& operator=(const UringEngine&) = delete;
+  ~UringEngine() override {
+    if (started_) io_uring_queue_exit(&ring_);
+  }
+
+  std::string_view name() const noexcept override { return "uring"; }
+
+  bool register_buffers(std::span<const iovec> buffers) override {
+    return io_uring_register_buffers(&ring_, buffers.data(), static_cast<unsigned>(buffers.size())) == 0;
+  }
+
+  int submit(const IoRequest& request) override {
+    io_uring_sqe* entry = io_uring_get_sqe(&ring_);
+    if (entry == nullptr) return -EBUSY;
+    prepare(entry, request);
+    entry->rw_flags = request.flags;
+    io_uring_sqe_set_data64(entry, request.tag);
+    // Started at once: with DEFER_TASKRUN an unsubmitted entry would idle until the next wait.
+    const int submitted = io_uring_submit(&ring_);
+    return submitted < 0 && submitted != -EAGAIN && submitted != -EBUSY && submitted != -EINTR ? submitted : 0;
+  }
+
+  int wait(std::span<IoCompletion> completions) override {
+    int result = 0;
+    do {
+      result = io_uring_submit_and_wait(&ring_, 1);
+    } while (result == -EINTR || result == -EAGAIN || result == -EBUSY);
+    if (result < 0) return result;
+    std::size_t count = 0;
+    unsigned head = 0;
+    io_uring_cqe* completion = nullptr;
+    io_uring_for_each_cqe(&ring_, head, completion) {
+      if (count == completions.size()) break;
+      completions[count++] = {completion->user_data, completion->res};
+    }
+    io_uring_cq_advance(&ring_, static_cast<unsigned>(count));
+    return static_cast<int>(count);
+  }
+
+ private:
+  bool start(unsigned depth, unsigned flags) {
+    io_uring_params parameters{};
+    parameters.flags = flags;
+    started_ = io_uring_queue_init_params(depth, &ring_, &parameters) == 0;
+    return started_;
+  }
+
+  static void prepare(io_uring_sqe* entry, const IoRequest& request) {
+    const bool read = request.operation == IoRequest::Operation::kRead;
+    if (request.buffer_index >= 0) {
+      const auto prepare_fixed = read ? io_uring_prep_read_fixed : prepare_write_fixed;
+      prepare_fixed(entry, request.fd, request.data, request.length, request.offset, request.buffer_index);
+    } else if (read) {
+      io_uring_prep_read(entry, request.fd, request.data, request.length, request.offset);
+    } else {
+      io_uring_prep_write(entry, request.fd, request.data, request.length, request.offset);
+    }
+  }
+
+  static void prepare_write_fixed(io_uring_sqe* entry, int fd, void* data, unsigned length, __u64 offset, int index) {
+    io_uring_prep_write_fixed(entry, fd, data, length, offset, index);
+  }
+
+  io_uring ring_{};
+  bool started_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<Engine> make_uring_engine(unsigned depth) { return UringEngine::create(depth); }
+
+}  // namespace penstock

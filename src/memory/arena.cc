@@ -1,0 +1,149 @@
+#include "memory/arena.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+#include "base/bytes.h"
+#include "base/error.h"
+
+namespace penstock {
+namespace {
+
+constexpr std::uint64_t kPage = 4 * kKiB;
+constexpr std::uint64_t kHugePage = 2 * kMiB;
+constexpr std::uint64_t kDefaultKept = 4 * kGiB;
+
+// A kept arena serves a request that fills at least this part of it; more waste is not worth the saved faults.
+constexpr bool fits(std::uint64_t kept, std::uint64_t wanted) { return kept >= wanted && wanted >= kept - kept / 4; }
+
+}  // namespace
+
+Mapping Mapping::anonymous(std::size_t nbytes, bool huge_pages) {
+  const std::uint64_t granule = huge_pages ? kHugePage : kPage;
+  const std::size_t rounded = std::max<std::size_t>(align_up(nbytes, granule), granule);
+  // Huge pages need a start at a multiple of their size, so more is mapped and the edges are given back.
+  const std::size_t slack = huge_pages ? kHugePage : 0;
+  void* raw = rounded < nbytes ? MAP_FAILED
+                               : ::mmap(nullptr, rounded + slack, PROT_READ | PROT_WRITE,
+                                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (raw == MAP_FAILED) {
+    throw Error(ErrorKind::kMemory, fmt::format("cannot allocate {} bytes of memory: {}", nbytes, errno_text(ENOMEM)), ENOMEM);
+  }
+  if (!huge_pages) return Mapping(raw, rounded);
+  const auto begin = reinterpret_cast<std::uintptr_t>(raw);
+  const std::uintptr_t aligned = align_up(begin, kHugePage);
+  if (aligned > begin) ::munmap(raw, aligned - begin);
+  const std::uintptr_t tail = begin + slack - aligned;
+  if (tail > 0) ::munmap(reinterpret_cast<void*>(aligned + rounded), tail);
+  ::madvise(reinterpret_cast<void*>(aligned), rounded, MADV_HUGEPAGE);
+  return Mapping(reinterpret_cast<void*>(aligned), rounded);
+}
+
+Mapping::Mapping(Mapping&& other) noexcept
+    : data_(std::exchange(other.data_, nullptr)), nbytes_(std::exchange(other.nbytes_, 0)) {}
+
+Mapping& Mapping::operator=(Mapping&& other) noexcept {
+  std::swap(data_, other.data_);
+  std::swap(nbytes_, other.nbytes_);
+  return *this;
+}
+
+Mapping::~Mapping() {
+  if (data_ != nullptr) ::munmap(data_, nbytes_);
+}
+
+HostPool::HostPool(const MemoryPoolOptions& options)
+    : max_kept_bytes_(options.max_kept_bytes != MemoryPoolOptions::kDefault ? options.max_kept_bytes
+                                                                            : std::min(kDefaultKept, memory_limit() / 4)),
+      huge_pages_(options.huge_pages) {}
+
+std::shared_ptr<Arena> HostPool::allocate(std::size_t nbytes) { return allocate(nbytes, huge_pages_); }
+
+std::shared_ptr<Arena> HostPool::allocate_staging(std::size_t nbytes) { return allocate(nbytes, nbytes >= kHugePage); }
+
+std::shared_ptr<Arena> HostPool::allocate(std::size_t nbytes, bool huge_pages) {
+  std::unique_ptr<Arena> arena = take_kept(nbytes, huge_pages);
+  if (arena == nullptr) {
+    arena = std::make_unique<Arena>();
+    arena->mapping = Mapping::anonymous(nbytes, huge_pages);
+    arena->huge_pages = huge_pages;
+    const std::lock_guard lock(mutex_);
+    used_bytes_ += arena->size();
+  }
+  return {arena.release(), [pool = weak_from_this()](Arena* released) {
+            std::unique_ptr<Arena> owned(released);
+            if (const auto alive = pool.lock()) alive->release(std::move(owned));
+          }};
+}
+
+std::unique_ptr<Arena> HostPool::take_kept(std::size_t nbytes, bool huge_pages) {
+  const std::lock_guard lock(mutex_);
+  auto best = kept_.end();
+  for (auto it = kept_.begin(); it != kept_.end(); ++it) {
+    if ((*it)->huge_pages != huge_pages || !fits((*it)->size(), align_up(nbytes, huge_pages ? kHugePage : kPage))) continue;
+    if (best == kept_.end() || (*it)->size() < (*best)->size()) best = it;
+  }
+  if (best == kept_.end()) return nullptr;
+  std::unique_ptr<Arena> arena = std::move(*best);
+  kept_.erase(best);
+  kept_bytes_ -= arena->size();
+  used_bytes_ += arena->size();
+  arena->reused = true;
+  return arena;
+}
+
+void HostPool::release(std::unique_ptr<Arena> arena) noexcept {
+  const bool keep = arena->size() <= max_kept_bytes_;
+  // Outside of the lock: the kernel walks every page.
+  if (keep) ::madvise(arena->data(), arena->size(), MADV_FREE);
+  std::list<std::unique_ptr<Arena>> surplus;  // unmapped after the lock is gone
+  const std::lock_guard lock(mutex_);
+  used_bytes_ -= arena->size();
+  if (!keep) {
+    surplus.push_back(std::move(arena));
+    return;
+  }
+  kept_bytes_ += arena->size();
+  kept_.push_back(std::move(arena));
+  while (kept_bytes_ > max_kept_bytes_) {
+    kept_bytes_ -= kept_.front()->size();
+    surplus.splice(surplus.end(), kept_, kept_.begin());
+  }
+}
+
+std::uint64_t HostPool::kept_bytes() const {
+  const std::lock_guard lock(mutex_);
+  return kept_bytes_;
+}
+
+std::uint64_t HostPool::used_bytes() const {
+  const std::lock_guard lock(mutex_);
+  return used_bytes_;
+}
+
+void HostPool::trim() {
+  std::list<std::unique_ptr<Arena>> surplus;
+  const std::lock_guard lock(mutex_);
+  surplus.swap(kept_);
+  kept_bytes_ = 0;
+}
+
+std::shared_ptr<MemoryPool> MemoryPool::create(const MemoryPoolOptions& options) {
+  return std::make_shared<HostPool>(options);
+}
+
+std::shared_ptr<MemoryPool> MemoryPool::process_default() {
+  static const std::shared_ptr<MemoryPool> pool = create();
+  return pool;
+}
+
+std::shared_ptr<HostPool> host_pool(const std::shared_ptr<MemoryPool>& pool) {
+  auto host = std::dynamic_pointer_cast<HostPool>(pool != nullptr ? pool : MemoryPool::process_default());
+  if (host == nullptr) throw_argument("the memory pool was not made by MemoryPool::create");
+  return host;
+}
+
+}  // namespace penstock

@@ -1,0 +1,79 @@
+// Arena: a page-aligned stretch of anonymous host memory, and HostPool, which hands arenas out and keeps them for reuse.
+//
+// An arena is shared: tensors hold it through a std::shared_ptr, and the last one to let go gives it back to its pool (or to
+// the system when the pool is gone or full). Pools are safe from several threads.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <span>
+
+#include "penstock/memory.h"
+
+namespace penstock {
+
+// A private anonymous mapping with one owner.
+class Mapping {
+ public:
+  Mapping() = default;
+  // Throws Error(kMemory).
+  static Mapping anonymous(std::size_t nbytes, bool huge_pages);
+  // Takes over what mmap returned.
+  Mapping(void* data, std::size_t nbytes) noexcept : data_(static_cast<std::byte*>(data)), nbytes_(nbytes) {}
+  Mapping(Mapping&& other) noexcept;
+  Mapping& operator=(Mapping&& other) noexcept;
+  ~Mapping();
+
+  std::byte* data() const noexcept { return data_; }
+  std::size_t size() const noexcept { return nbytes_; }
+
+ private:
+  std::byte* data_ = nullptr;
+  std::size_t nbytes_ = 0;
+};
+
+struct Arena {
+  Mapping mapping;
+  bool huge_pages = false;
+  bool reused = false;  // its pages were touched before, and most likely are still there
+
+  std::byte* data() const noexcept { return mapping.data(); }
+  std::size_t size() const noexcept { return mapping.size(); }
+};
+
+class HostPool final : public MemoryPool, public std::enable_shared_from_this<HostPool> {
+ public:
+  explicit HostPool(const MemoryPoolOptions& options);
+
+  // At least `nbytes`, page-aligned, contents undefined. Throws Error(kMemory).
+  std::shared_ptr<Arena> allocate(std::size_t nbytes);
+  // The same on huge pages where the system has them: for staging blocks, which are small and always hot.
+  std::shared_ptr<Arena> allocate_staging(std::size_t nbytes);
+
+  std::uint64_t kept_bytes() const override;
+  std::uint64_t used_bytes() const override;
+  void trim() override;
+
+ private:
+  std::shared_ptr<Arena> allocate(std::size_t nbytes, bool huge_pages);
+  std::unique_ptr<Arena> take_kept(std::size_t nbytes, bool huge_pages);
+  void release(std::unique_ptr<Arena> arena) noexcept;
+
+  const std::uint64_t max_kept_bytes_;
+  const bool huge_pages_;
+  mutable std::mutex mutex_;
+  std::list<std::unique_ptr<Arena>> kept_;  // oldest first
+  std::uint64_t kept_bytes_ = 0;
+  std::uint64_t used_bytes_ = 0;
+};
+
+// `pool` as what it is, or the process's default when it is null.
+std::shared_ptr<HostPool> host_pool(const std::shared_ptr<MemoryPool>& pool);
+
+// Memory that this process may use: the smallest of the machine's and its cgroups' limits.
+std::uint64_t memory_limit();
+
+}  // namespace penstock

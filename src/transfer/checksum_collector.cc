@@ -1,0 +1,27 @@
+#include "transfer/checksum_collector.h"
+
+#include <algorithm>
+#include <tuple>
+
+#include "base/checksum.h"
+
+namespace penstock {
+
+void ChecksumCollector::add(std::uint32_t owner, std::uint64_t offset, const std::byte* bytes, std::uint64_t nbytes) {
+  const std::uint32_t checksum = crc32c({bytes, static_cast<std::size_t>(nbytes)});
+  const std::lock_guard lock(mutex_);
+  parts_.push_back({owner, checksum, offset, nbytes});
+}
+
+std::vector<std::uint32_t> ChecksumCollector::finish(std::size_t owner_count) {
+  const std::lock_guard lock(mutex_);
+  std::sort(parts_.begin(), parts_.end(),
+            [](const Part& a, const Part& b) { return std::tie(a.owner, a.offset) < std::tie(b.owner, b.offset); });
+  std::vector<std::uint32_t> checksums(owner_count, crc32c({}));
+  for (const Part& part : parts_) {
+    checksums[part.owner] = crc32c_combine(checksums[part.owner], part.checksum, part.nbytes);
+  }
+  return checksums;
+}
+
+}  // namespace penstock

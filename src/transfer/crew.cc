@@ -1,0 +1,173 @@
+#include "transfer/crew.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/error.h"
+
+namespace penstock {
+
+// A place for one job in flight.
+struct Crew::Slot {
+  std::byte* staging = nullptr;
+  std::unique_ptr<Job> job;
+};
+
+class Crew::Worker {
+ public:
+  explicit Worker(Crew& crew) : crew_(crew), slots_(crew.settings_.depth_per_thread()) {
+    for (std::size_t index = slots_.size(); index > 0; --index) free_.push_back(index - 1);
+  }
+
+  // Works until the crew stops (threads) or has nothing left (`until_empty`).
+  void run(bool until_empty) noexcept {
+    while (true) {
+      while (!free_.empty()) {
+        auto job = crew_.take(!until_empty && in_flight() == 0);
+        if (job == nullptr) break;
+        start(std::move(job));
+      }
+      if (in_flight() == 0) break;
+      reap();
+    }
+    if (queue_ != nullptr) {
+      crew_.counters_.requests += queue_->requests();
+      crew_.counters_.resumed += queue_->resumed();
+    }
+  }
+
+ private:
+  std::size_t in_flight() const { return slots_.size() - free_.size(); }
+
+  void start(std::unique_ptr<Job> job) noexcept {
+    if (job->abandoned()) return job->over(nullptr);
+    try {
+      prepare();
+      const std::size_t index = free_.back();
+      Transfer transfer;
+      const int buffer_index = registered_ ? 0 : -1;
+      if (!job->start(slots_[index].staging, buffer_index, transfer)) return job->over(nullptr);
+      free_.pop_back();
+      slots_[index].job = std::move(job);
+      transfer.request.tag = index;
+      queue_->push(transfer);
+    } catch (...) {
+      if (job != nullptr) job->over(std::current_exception());
+    }
+  }
+
+  void reap() noexcept {
+    Finished finished;
+    try {
+      finished = queue_->wait();
+    } catch (...) {
+      return break_down(std::current_exception());
+    }
+    const auto index = static_cast<std::size_t>(finished.tag);
+    const std::unique_ptr<Job> job = std::move(slots_[index].job);
+    std::exception_ptr error;
+    try {
+      if (finished.error_number != 0 || finished.ended_early) {
+        error = job->failure(finished);
+      } else if (!job->abandoned()) {
+        job->finish(slots_[index].staging);
+      }
+    } catch (...) {
+      error = std::current_exception();
+    }
+    free_.push_back(index);
+    job->over(error);
+  }
+
+  // The engine is gone with requests in flight. Its memory may still be written to, so it is never given back.
+  void break_down(const std::exception_ptr& error) noexcept {
+    for (std::size_t index = 0; index < slots_.size(); ++index) {
+      if (slots_[index].job == nullptr) continue;
+      std::exchange(slots_[index].job, nullptr)->over(error);
+      free_.push_back(index);
+    }
+    static_cast<void>(new std::shared_ptr<Arena>(std::move(staging_)));
+    static_cast<void>(queue_.release());
+    static_cast<void>(engine_.release());
+  }
+
+  // Makes the engine and the staging blocks when the first job needs them, on the thread that will use them.
+  void prepare() {
+    if (queue_ != nullptr) return;
+    const Settings& settings = crew_.settings_;
+    staging_ = crew_.pool_->allocate_staging(slots_.size() * settings.block_size);
+    for (std::size_t index = 0; index < slots_.size(); ++index) {
+      slots_[index].staging = staging_->data() + index * settings.block_size;
+    }
+    const auto depth = static_cast<unsigned>(slots_.size());
+    engine_ = settings.make_engine(depth);
+    if (engine_ == nullptr) throw Error(ErrorKind::kIo, "no I/O engine could be started");
+    const iovec whole{staging_->data(), staging_->size()};
+    registered_ = settings.register_staging && engine_->register_buffers({&whole, 1});
+    queue_ = std::make_unique<RequestQueue>(*engine_, depth);
+    crew_.set_backend(engine_->name());
+  }
+
+  Crew& crew_;
+  std::vector<Slot> slots_;
+  std::vector<std::size_t> free_;
+  std::shared_ptr<Arena> staging_;
+  std::unique_ptr<Engine> engine_;
+  std::unique_ptr<RequestQueue> queue_;
+  bool registered_ = false;
+};
+
+Crew::Crew(Settings settings, std::shared_ptr<HostPool> pool) : settings_(std::move(settings)), pool_(std::move(pool)) {}
+
+void Crew::stop() {
+  std::deque<std::unique_ptr<Job>> abandoned;
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+    abandoned.swap(waiting_);
+  }
+  work_.notify_all();
+  for (const auto& job : abandoned) {
+    job->over(std::make_exception_ptr(Error(ErrorKind::kCancelled, "stopped before it was done")));
+  }
+  for (std::thread& thread : threads_) thread.join();
+  threads_.clear();
+}
+
+std::string Crew::backend() const {
+  const std::lock_guard lock(mutex_);
+  return backend_;
+}
+
+void Crew::set_backend(std::string_view name) {
+  const std::lock_guard lock(mutex_);
+  backend_ = name;
+}
+
+void Crew::add(std::vector<std::unique_ptr<Job>> jobs) {
+  const std::size_t count = jobs.size();
+  {
+    const std::lock_guard lock(mutex_);
+    std::move(jobs.begin(), jobs.end(), std::back_inserter(waiting_));
+  }
+  if (settings_.threads == 0) return Worker(*this).run(/*until_empty=*/true);
+  start_threads();
+  count == 1 ? work_.notify_one() : work_.notify_all();
+}
+
+void Crew::start_threads() {
+  while (threads_.size() < settings_.threads) {
+    threads_.emplace_back([this] { Worker(*this).run(/*until_empty=*/false); });
+  }
+}
+
+std::unique_ptr<Job> Crew::take(bool may_wait) {
+  std::unique_lock lock(mutex_);
+  if (may_wait) work_.wait(lock, [this] { return stopping_ || !waiting_.empty(); });
+  if (waiting_.empty()) return nullptr;
+  auto job = std::move(waiting_.front());
+  waiting_.pop_front();
+  return job;
+}
+
+}  // namespace penstock

@@ -1,0 +1,95 @@
+// Crew: threads that each own an engine and a few staging blocks, and work off jobs in order.
+//
+// Loads and saves are the same machine run in two directions: a worker keeps several requests in flight and, whenever one
+// has finished, does the CPU work that belongs to it (copy out, convert, checksum; or, before a write, fill). Jobs say what
+// that is. A crew without threads does everything on the thread that calls run_here().
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "io/queue.h"
+#include "memory/arena.h"
+#include "transfer/settings.h"
+
+namespace penstock {
+
+// What the crew counts while it works.
+struct Counters {
+  std::atomic<std::uint64_t> requests{0};
+  std::atomic<std::uint64_t> resumed{0};
+  std::atomic<std::uint64_t> bytes_direct{0};
+  std::atomic<std::uint64_t> bytes_buffered{0};
+  std::atomic<std::uint64_t> bytes_copied{0};
+  std::atomic<std::uint64_t> bytes_on_device{0};
+};
+
+// One request's worth of work. Its functions run on a worker.
+class Job {
+ public:
+  virtual ~Job() = default;
+
+  // Prepares `transfer`, using `staging` (block_size bytes) if it needs a place. False when everything is done already
+  // without an engine (a copy from the page cache). May throw.
+  virtual bool start(std::byte* staging, int staging_index, Transfer& transfer) = 0;
+
+  // The transfer has moved all its bytes. May throw.
+  virtual void finish(std::byte* staging) = 0;
+
+  // The error for a transfer that failed.
+  virtual std::exception_ptr failure(const Finished& finished) const = 0;
+
+  // Called once, at the end, whatever happened: null when the job succeeded. Must not throw.
+  virtual void over(std::exception_ptr error) noexcept = 0;
+
+  // True when there is no point in starting it any more.
+  virtual bool abandoned() const noexcept = 0;
+};
+
+class Crew {
+ public:
+  Crew(Settings settings, std::shared_ptr<HostPool> pool);
+  ~Crew() { stop(); }
+
+  // Abandons what has not started and waits for what is in flight. Nothing may be added afterwards; the counters are final.
+  void stop();
+
+  Crew(const Crew&) = delete;
+  Crew& operator=(const Crew&) = delete;
+
+  const Settings& settings() const noexcept { return settings_; }
+  Counters& counters() noexcept { return counters_; }
+  // "uring", "threads" or "inline"; empty until a request needed an engine.
+  std::string backend() const;
+
+  // Adds jobs, to be started in this order. Without threads they are done before this returns.
+  void add(std::vector<std::unique_ptr<Job>> jobs);
+
+ private:
+  struct Slot;
+  class Worker;
+
+  void start_threads();
+  std::unique_ptr<Job> take(bool may_wait);
+  void set_backend(std::string_view name);
+
+  const Settings settings_;
+  const std::shared_ptr<HostPool> pool_;
+  Counters counters_;
+  mutable std::mutex mutex_;
+  std::condition_variable work_;
+  std::deque<std::unique_ptr<Job>> waiting_;
+  std::string backend_;
+  bool stopping_ = false;
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace penstock

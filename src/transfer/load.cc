@@ -1,0 +1,105 @@
+#include "transfer/load.h"
+
+#include "base/bytes.h"
+#include "base/error.h"
+
+namespace penstock {
+namespace {
+
+constexpr double kProgressSeconds = 0.05;
+
+ByteRange hull(std::span<const Segment> segments) {
+  return segments.empty() ? ByteRange{} : ByteRange{segments.front().offset, segments.back().end()};
+}
+
+PlanOptions plan_options(const ReadSource& source, const ReadPolicy& policy, std::uint64_t block_size) {
+  PlanOptions options;
+  options.block_size = block_size;
+  if (source.has_direct() && policy.cache != CachePolicy::kBuffered) {
+    options.alignment = source.direct->alignment.offset;
+    options.memory_alignment = source.direct->alignment.memory;
+    options.allow_straight = policy.in_place;
+  } else {
+    options.alignment = 1;
+    options.allow_straight = false;
+  }
+  return options;
+}
+
+// Per block: is it wholly in the page cache?
+std::vector<bool> resident_blocks(const File& file, const Plan& plan) {
+  std::vector<bool> resident;
+  for (const Block& block : plan.blocks) {
+    const Piece& first = plan.pieces[block.first_piece];
+    const Piece& last = plan.pieces[block.first_piece + block.piece_count - 1];
+    const ByteRange range{first.offset, last.offset + last.nbytes};
+    resident.push_back(file.resident_bytes(range) == range.size());
+  }
+  return resident;
+}
+
+}  // namespace
+
+ReadTask plan_file(const FileWants& wants, const ReadPolicy& policy, std::uint64_t block_size) {
+  ReadTask task;
+  task.source.file = wants.file;
+  if (policy.cache != CachePolicy::kBuffered) {
+    task.source.direct = std::make_shared<const File::Direct>(wants.file->open_direct());
+  }
+  const std::vector<Segment> segments = coalesce(wants.segments, policy.keep_owners);
+  task.plan = plan_blocks(segments, plan_options(task.source, policy, block_size));
+  const std::size_t count = task.plan.blocks.size();
+  if (policy.cache == CachePolicy::kBuffered) {
+    task.buffered.assign(count, true);
+  } else if (!task.source.has_direct()) {
+    // The promise to leave no page cache behind, kept the other way. What others had cached stays.
+    task.source.drop_behind = wants.file->resident_bytes(hull(segments)) == 0;
+    task.buffered.assign(count, true);
+  } else if (policy.cache == CachePolicy::kAuto && wants.file->resident_bytes(hull(segments)) > 0) {
+    task.buffered = resident_blocks(*wants.file, task.plan);
+  } else {
+    task.buffered.assign(count, false);
+  }
+  return task;
+}
+
+void wait_with_progress(Batch& batch, const ProgressFunction& progress, std::uint64_t bytes_total, const Stopwatch& watch) {
+  bool cancelled = false;
+  const auto report = [&] {
+    if (!progress || cancelled) return;
+    if (progress({batch.bytes_done(), bytes_total, watch.seconds()})) return;
+    cancelled = true;
+    batch.abandon();
+  };
+  try {
+    while (!batch.wait_for(kProgressSeconds)) report();
+    if (!cancelled) batch.rethrow();
+    report();
+  } catch (...) {
+    batch.abandon();
+    while (!batch.wait_for(1)) continue;
+    throw;
+  }
+  if (cancelled) throw Error(ErrorKind::kCancelled, "cancelled");
+}
+
+void check_unchanged(std::span<const ReadTask> tasks) {
+  for (const ReadTask& task : tasks) task.source.file->check_unchanged();
+}
+
+void describe(Crew& crew, const Settings& settings, Stats& stats) {
+  const Counters& counters = crew.counters();
+  stats.requests += counters.requests;
+  stats.resumed += counters.resumed;
+  stats.bytes_direct += counters.bytes_direct;
+  stats.bytes_buffered += counters.bytes_buffered;
+  stats.bytes_copied += counters.bytes_copied;
+  stats.bytes_on_device += counters.bytes_on_device;
+  stats.backend = crew.backend();
+  stats.block_size = settings.block_size;
+  stats.queue_depth = settings.queue_depth;
+  stats.threads = settings.threads;
+  stats.path = stats.bytes_direct > 0 && stats.bytes_buffered > 0 ? "mixed" : stats.bytes_buffered > 0 ? "buffered" : "direct";
+}
+
+}  // namespace penstock

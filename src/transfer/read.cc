@@ -1,0 +1,127 @@
+#include "transfer/read.h"
+
+#include <fcntl.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/bytes.h"
+#include "base/cast.h"
+#include "base/error.h"
+
+namespace penstock {
+namespace {
+
+std::byte* at_address(std::uint64_t address) { return reinterpret_cast<std::byte*>(static_cast<std::uintptr_t>(address)); }
+
+class ReadJob final : public Job {
+ public:
+  ReadJob(std::shared_ptr<ReadBatch> batch, Counters& counters, std::size_t task, std::size_t block)
+      : batch_(std::move(batch)), counters_(counters), task_(batch_->tasks[task]), block_(task_.plan.blocks[block]),
+        buffered_(task_.buffered[block]) {}
+
+  bool start(std::byte* staging, int staging_index, Transfer& transfer) override {
+    if (buffered_) {
+      read_buffered(staging);
+      return false;
+    }
+    const auto length = static_cast<std::uint32_t>(block_.length);
+    const std::uint64_t left = task_.source.file->size() - block_.offset;
+    transfer.minimum = static_cast<std::uint32_t>(std::min<std::uint64_t>(length, left));
+    transfer.alignment = task_.source.direct->alignment.offset;
+    transfer.request.operation = IoRequest::Operation::kRead;
+    transfer.request.fd = task_.source.direct->fd.get();
+    transfer.request.data = block_.straight ? at_address(first_piece().address) : staging;
+    transfer.request.length = length;
+    transfer.request.offset = block_.offset;
+    transfer.request.buffer_index = block_.straight ? -1 : staging_index;
+    return true;
+  }
+
+  void finish(std::byte* staging) override {
+    if (!block_.straight) land(staging, block_.offset);
+    if (block_.straight && batch_->observe) batch_->observe(first_piece(), at_address(first_piece().address));
+    const std::uint64_t bytes = payload();
+    counters_.bytes_direct += bytes;
+    counters_.bytes_on_device += block_.length;
+    if (!block_.straight) counters_.bytes_copied += bytes;
+  }
+
+  std::exception_ptr failure(const Finished& finished) const override {
+    const std::string& path = task_.source.file->path();
+    const std::string what = describe_failure(finished, IoRequest::Operation::kRead);
+    const ErrorKind kind = finished.ended_early ? ErrorKind::kChanged : errno_kind(finished.error_number);
+    return std::make_exception_ptr(Error(kind, fmt::format("{}: {}", path, what), finished.error_number));
+  }
+
+  void over(std::exception_ptr error) noexcept override { batch_->job_over(error, error == nullptr ? payload() : 0); }
+  bool abandoned() const noexcept override { return batch_->abandoned(); }
+
+ private:
+  const Piece& first_piece() const { return task_.plan.pieces[block_.first_piece]; }
+  const Piece* begin() const { return task_.plan.pieces.data() + block_.first_piece; }
+  const Piece* end() const { return begin() + block_.piece_count; }
+
+  std::uint64_t payload() const {
+    std::uint64_t bytes = 0;
+    for (const Piece* piece = begin(); piece != end(); ++piece) bytes += piece->nbytes;
+    return bytes;
+  }
+
+  void read_buffered(std::byte* staging) {
+    const File& file = *task_.source.file;
+    const std::uint64_t first = first_piece().offset;
+    const std::uint64_t nbytes = end()[-1].offset + end()[-1].nbytes - first;
+    const Piece& piece = first_piece();
+    if (block_.piece_count == 1 && piece.from == piece.to && !batch_->discard) {
+      file.read(piece.offset, at_address(piece.address), piece.nbytes);
+      if (batch_->observe) batch_->observe(piece, at_address(piece.address));
+    } else {
+      file.read(first, staging, nbytes);
+      land(staging, first);
+    }
+    // A hint: a kernel that ignores it costs page cache, not correctness.
+    if (task_.source.drop_behind) {
+      ::posix_fadvise(file.fd(), static_cast<off_t>(first), static_cast<off_t>(nbytes), POSIX_FADV_DONTNEED);
+    }
+    ++counters_.requests;
+    counters_.bytes_buffered += payload();
+    counters_.bytes_on_device += nbytes;
+  }
+
+  // `bytes` holds the file from `offset` on.
+  void land(const std::byte* bytes, std::uint64_t offset) {
+    for (const Piece* piece = begin(); piece != end(); ++piece) {
+      const std::byte* source = bytes + (piece->offset - offset);
+      if (batch_->observe) batch_->observe(*piece, source);
+      if (batch_->discard) continue;
+      if (piece->from == piece->to) {
+        std::memcpy(at_address(piece->address), source, piece->nbytes);
+      } else {
+        cast_elements(piece->from, source, piece->to, at_address(piece->address),
+                      piece->nbytes / (dtype_bits(piece->from) / 8));
+      }
+    }
+  }
+
+  const std::shared_ptr<ReadBatch> batch_;
+  Counters& counters_;
+  const ReadTask& task_;
+  const Block& block_;
+  const bool buffered_;
+};
+
+}  // namespace
+
+void start_reading(Crew& crew, const std::shared_ptr<ReadBatch>& batch) {
+  std::vector<std::unique_ptr<Job>> jobs;
+  for (std::size_t task = 0; task < batch->tasks.size(); ++task) {
+    for (std::size_t block = 0; block < batch->tasks[task].plan.blocks.size(); ++block) {
+      jobs.push_back(std::make_unique<ReadJob>(batch, crew.counters(), task, block));
+    }
+  }
+  batch->expect(jobs.size());
+  crew.add(std::move(jobs));
+}
+
+}  // namespace penstock

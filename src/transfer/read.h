@@ -1,0 +1,43 @@
+// Reading: a plan per file becomes jobs for a crew; bytes land where their pieces say.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "io/file.h"
+#include "plan/plan.h"
+#include "transfer/batch.h"
+#include "transfer/crew.h"
+
+namespace penstock {
+
+// A file as a load sees it.
+struct ReadSource {
+  std::shared_ptr<const File> file;
+  std::shared_ptr<const File::Direct> direct;  // with an empty descriptor where there is no direct I/O
+  bool drop_behind = false;                    // buffered reads of what was not cached leave no pages behind
+
+  bool has_direct() const noexcept { return direct != nullptr && static_cast<bool>(direct->fd); }
+};
+
+struct ReadTask {
+  ReadSource source;
+  Plan plan;
+  std::vector<bool> buffered;  // per block: read through the page cache
+};
+
+// Sees every piece once, where its bytes (as they are in the file) are in memory. Called from several threads.
+using PieceObserver = std::function<void(const Piece& piece, const std::byte* bytes)>;
+
+struct ReadBatch : Batch {
+  std::vector<ReadTask> tasks;
+  bool discard = false;  // bytes are shown to the observer and go nowhere; plans have no straight blocks
+  PieceObserver observe;
+};
+
+// Gives the batch's blocks to the crew.
+void start_reading(Crew& crew, const std::shared_ptr<ReadBatch>& batch);
+
+}  // namespace penstock

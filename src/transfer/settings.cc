@@ -1,0 +1,117 @@
+#include "transfer/settings.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cstdlib>
+#include <optional>
+#include <string_view>
+#include <thread>
+
+#include "base/bytes.h"
+#include "base/error.h"
+
+namespace penstock {
+namespace {
+
+// Measured: see docs/tuning.md.
+constexpr std::uint64_t kBlockSize = 2 * kMiB;
+constexpr unsigned kQueueDepth = 8;
+constexpr unsigned kMaxDefaultThreads = 4;
+constexpr std::uint64_t kSmallTransfer = 4 * kMiB;
+
+constexpr std::uint64_t kSmallestBlock = 64 * kKiB;
+constexpr std::uint64_t kLargestBlock = 64 * kMiB;
+constexpr unsigned kDeepestQueue = 1024;
+constexpr unsigned kMostThreads = 256;
+// Staging blocks are memory on top of the payload; the rest of the promised 64 MiB is for bookkeeping.
+constexpr std::uint64_t kMostStaging = 48 * kMiB;
+
+const char* environment(const char* name) {
+  const char* text = std::getenv(name);
+  return text != nullptr && *text != '\0' ? text : nullptr;
+}
+
+// "2097152", "2048K", "2M".
+std::optional<std::uint64_t> parse_size(std::string_view text) {
+  std::uint64_t value = 0;
+  const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc()) return std::nullopt;
+  const std::string_view suffix(rest, static_cast<std::size_t>(text.data() + text.size() - rest));
+  if (suffix.empty()) return value;
+  if (suffix == "K" || suffix == "k") return checked_multiply(value, kKiB);
+  if (suffix == "M" || suffix == "m") return checked_multiply(value, kMiB);
+  return std::nullopt;
+}
+
+// The option, else the environment, else 0.
+std::uint64_t asked_number(std::uint64_t option, const char* variable) {
+  if (option != 0) return option;
+  const char* text = environment(variable);
+  if (text == nullptr) return 0;
+  const auto value = parse_size(text);
+  if (!value) throw_argument("{}={}: expected a number, such as 8 or 2M", variable, in_quotes(text));
+  return *value;
+}
+
+Backend asked_backend(Backend option) {
+  const char* text = environment("PENSTOCK_BACKEND");
+  if (option != Backend::kAuto || text == nullptr) return option;
+  const std::string_view name(text);
+  if (name == "uring") return Backend::kUring;
+  if (name == "threads") return Backend::kThreads;
+  if (name == "auto") return Backend::kAuto;
+  throw_argument("PENSTOCK_BACKEND={}: expected uring, threads or auto", in_quotes(name));
+}
+
+std::uint64_t checked_block_size(std::uint64_t asked) {
+  if (asked == 0) return kBlockSize;
+  if (asked < kSmallestBlock || asked > kLargestBlock || (asked & (asked - 1)) != 0) {
+    throw_argument("block size {}: expected a power of two from {} to {}", asked, kSmallestBlock, kLargestBlock);
+  }
+  return asked;
+}
+
+unsigned checked_count(std::uint64_t asked, unsigned most, const char* what) {
+  if (asked > most) throw_argument("{} {}: expected at most {}", what, asked, most);
+  return static_cast<unsigned>(asked);
+}
+
+}  // namespace
+
+unsigned Settings::depth_per_thread() const noexcept { return std::max(1u, queue_depth / std::max(1u, threads)); }
+
+Settings decide_settings(const IoOptions& options, std::uint64_t nbytes) {
+  Settings settings;
+  const Backend backend = asked_backend(options.backend);
+  settings.block_size = checked_block_size(asked_number(options.block_size, "PENSTOCK_BLOCK_SIZE"));
+  settings.queue_depth =
+      checked_count(asked_number(options.queue_depth, "PENSTOCK_QUEUE_DEPTH"), kDeepestQueue, "queue depth");
+  settings.threads = checked_count(asked_number(options.threads, "PENSTOCK_THREADS"), kMostThreads, "threads");
+  const bool threads_chosen = settings.threads != 0;
+  if (settings.queue_depth == 0) {
+    settings.queue_depth = std::max(kQueueDepth, 2 * settings.threads);
+    settings.queue_depth = static_cast<unsigned>(
+        std::clamp<std::uint64_t>(kMostStaging / settings.block_size, 1, settings.queue_depth));
+  }
+  if (!threads_chosen) settings.threads = std::clamp(std::thread::hardware_concurrency(), 1u, kMaxDefaultThreads);
+  settings.threads = std::min(settings.threads, settings.queue_depth);
+  if (nbytes <= kSmallTransfer && !threads_chosen && backend == Backend::kAuto) {
+    settings.threads = 0;
+    settings.make_engine = [](unsigned) { return make_inline_engine(); };
+  } else {
+    settings.make_engine = engine_factory(backend);
+  }
+  return settings;
+}
+
+Landing decide_landing(Landing asked) {
+  const char* text = environment("PENSTOCK_LANDING");
+  if (asked != Landing::kAuto || text == nullptr) return asked;
+  const std::string_view name(text);
+  if (name == "in_place") return Landing::kInPlace;
+  if (name == "staged") return Landing::kStaged;
+  if (name == "auto") return Landing::kAuto;
+  throw_argument("PENSTOCK_LANDING={}: expected in_place, staged or auto", in_quotes(name));
+}
+
+}  // namespace penstock

@@ -1,0 +1,63 @@
+// Writing: a laid-out file becomes jobs for a crew; bytes come from tensor memory or from functions that produce them.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "io/new_file.h"
+#include "plan/plan.h"
+#include "transfer/batch.h"
+#include "transfer/crew.h"
+#include "transfer/read.h"
+
+namespace penstock {
+
+// Where the bytes of one part of a file come from: contiguous memory, or a function that produces any range of them.
+struct Origin {
+  const std::byte* data = nullptr;
+  std::function<void(std::uint64_t offset, std::span<std::byte> bytes)> fill;
+};
+
+// One part of a file: `nbytes` at `offset`, from an origin.
+struct WritePart {
+  std::uint64_t offset = 0;
+  std::uint64_t nbytes = 0;
+  Origin origin;
+};
+
+struct WriteBatch : Batch {
+  std::string path;
+  int fd = -1;
+  int flags = 0;  // RWF_*
+  std::uint32_t alignment = 1;
+  Plan plan;
+  std::vector<Origin> origins;  // by the owner of a piece
+  PieceObserver observe;        // sees every piece as it goes out; its owner is the part's number
+};
+
+// Adds parts that fill the holes between `parts` (sorted by offset) and after them, up to `size`, with zeros. Their numbers follow.
+void add_zero_parts(std::vector<WritePart>& parts, std::uint64_t size);
+
+// How a file's bytes go out.
+struct WriteRoute {
+  int flags = 0;
+  std::uint32_t alignment = 1;
+  std::uint32_t memory_alignment = 1;
+  bool direct = false;
+  std::string name;  // "direct", "uncached", "buffered"
+};
+
+// Decides the route and prepares the file for it: direct where the filesystem allows, else uncached, else buffered.
+WriteRoute choose_route(NewFile& file, WriteMethod asked);
+
+// Plans the writes of `parts`, which cover the file without a hole.
+std::shared_ptr<WriteBatch> plan_write(const NewFile& file, const WriteRoute& route, std::span<const WritePart> parts,
+                                       std::uint64_t block_size);
+
+void start_writing(Crew& crew, const std::shared_ptr<WriteBatch>& batch);
+
+}  // namespace penstock
