@@ -105,7 +105,7 @@ struct Stats {
   std::uint64_t tensors_moved = 0;   // misaligned in the file, moved to an aligned place
   double seconds = 0;
   double sync_seconds = 0;           // of these, waiting for fsync (saves)
-  std::string path;                  // "mapped", "direct", "buffered", "uncached" or "mixed"
+  std::string path;                  // "mapped", "direct", "buffered", "uncached" or "mixed" (more than 1% each)
   std::string landing;               // "in place", "staged", "copied", "mapped" (loads); "straight", "staged", "mixed" (saves)
   std::string backend;               // "uring", "threads" or "inline"
   std::size_t block_size = 0;

@@ -83,7 +83,7 @@ void JsonCursor::append_escape(std::string& scratch) {
   constexpr std::string_view kNames = "\"\\/bfnrt";
   constexpr std::string_view kMeanings = "\"\\/\b\f\n\r\t";
   const char name = *next_;
-  if (const std::size_t i = kNames.find(name); i != std::string_view::npos && next_ != end_) {
+  if (const std::size_t i = kNames.find(name); i != std::string_view::npos) {
     ++next_;
     scratch += kMeanings[i];
     return;

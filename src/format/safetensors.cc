@@ -92,8 +92,8 @@ void check_contiguous(const std::vector<TensorInfo>& tensors, std::uint64_t data
     throw_format(path, "truncated: the tensors take {} bytes, but the file has {} after its header", expected,
                  data_size);
   }
-  throw_format(path, "{} bytes after the last tensor: the tensors take {}, but the file has {} after its header",
-               data_size - expected, expected, data_size);
+  throw_format(path, "bytes after the last tensor: the tensors take {}, but the file has {} after its header", expected,
+               data_size);
 }
 
 }  // namespace

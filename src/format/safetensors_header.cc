@@ -140,7 +140,8 @@ void HeaderParser::parse_shape(TensorInfo& tensor) {
   for (bool first = true; cursor_.more(']', first);) {
     const std::uint64_t dimension = cursor_.integer();
     if (dimension > kLargest) {
-      cursor_.fail(fmt::format("tensor {} has a dimension of {}, more than 2^63 - 1", in_quotes(tensor.name), dimension));
+      cursor_.fail(
+          fmt::format("tensor {} has a dimension of {}, more than 2^63 - 1", in_quotes(tensor.name), dimension));
     }
     tensor.shape.push_back(static_cast<std::int64_t>(dimension));
   }
@@ -186,7 +187,8 @@ Layout parse_header(std::string_view text, std::string_view path) {
     throw_format(path, "byte {}: the header is not valid UTF-8", kHeaderStart + *place);
   }
   if (text.front() != '{') {
-    throw_format(path, "byte {}: the header must start with '{{', found {}", kHeaderStart, in_quotes(text.substr(0, 1)));
+    throw_format(path, "byte {}: the header must start with '{{', found {}", kHeaderStart,
+                 in_quotes(text.substr(0, 1)));
   }
   return HeaderParser(text, path).parse(text.size() / kUsualRecordBytes);
 }

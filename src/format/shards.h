@@ -13,19 +13,20 @@
 namespace penstock {
 
 struct ShardIndex {
-  std::vector<std::string> files;                 // plain file names beside the index, each once, in order of appearance
+  std::vector<std::string> files;  // plain file names beside the index, each once, in order of appearance
   std::map<std::string, std::uint32_t> weight_map;  // tensor name -> index into files
-  Metadata metadata;                              // values that are not strings are kept as their JSON text
+  Metadata metadata;                                // values that are not strings are kept as their JSON text
 };
 
-// Throws Error(kFormat): not JSON, no weight_map, a name listed twice, a file name with a separator, "..", NUL or nothing.
+// Throws Error(kFormat): not JSON, no weight_map, a name listed twice, a file name with a separator, "..", NUL or
+// nothing.
 ShardIndex parse_shard_index(const ByteSource& source);
 
 // JSON text of an index, keys sorted, indented by two spaces, ending in a newline.
 std::string encode_shard_index(const ShardIndex& index, std::uint64_t total_size);
 
-// Splits tensors, in the given order, into shards of at most `max_shard_size` bytes of data (a larger tensor gets one of
-// its own). Returns the shard of each spec; they count from 0.
+// Splits tensors, in the given order, into shards of at most `max_shard_size` bytes of data (a larger tensor gets one
+// of its own). Returns the shard of each spec; they count from 0.
 std::vector<std::uint32_t> assign_shards(std::span<const TensorSpec> specs, std::uint64_t max_shard_size);
 
 // "model.safetensors", 1, 3 -> "model-00002-of-00003.safetensors".

@@ -71,7 +71,13 @@ File File::open(const std::filesystem::path& path) {
   if (!S_ISREG(status.st_mode)) {
     throw Error(ErrorKind::kArgument, fmt::format("{}: not a regular file", path.native()));
   }
-  return File(path.native(), std::move(fd), identity_of(status));
+  File file(path.native(), std::move(fd), identity_of(status));
+  file.set_read_ahead(false);
+  return file;
+}
+
+void File::set_read_ahead(bool on) const noexcept {
+  ::posix_fadvise(fd(), 0, 0, on ? POSIX_FADV_NORMAL : POSIX_FADV_RANDOM);
 }
 
 void File::read(std::uint64_t offset, void* data, std::size_t nbytes) const {

@@ -43,6 +43,10 @@ class File {
   // Fills `nbytes` at `data` through the page cache; throws Error when the file ends before.
   void read(std::uint64_t offset, void* data, std::size_t nbytes) const;
 
+  // Reading ahead is off for headers, so that looking into a file leaves no more in the page cache than it read. Loads
+  // through the page cache turn it on.
+  void set_read_ahead(bool on) const noexcept;
+
   // A second descriptor of the same file with O_DIRECT, and what it demands; an empty descriptor where the filesystem
   // refuses direct I/O.
   struct Direct {

@@ -32,7 +32,8 @@ class RequestQueue {
   RequestQueue(Engine& engine, unsigned depth);
 
   bool full() const noexcept { return free_.empty(); }
-  bool idle() const noexcept { return free_.size() == transfers_.size(); }
+  // Nothing in flight and nothing finished that wait() has not returned.
+  bool idle() const noexcept { return free_.size() == transfers_.size() && finished_.empty(); }
 
   // Starts one; must not be full(). A request that the engine does not take comes out of wait() as failed.
   void push(const Transfer& transfer);
@@ -51,7 +52,7 @@ class RequestQueue {
   };
 
   void start(std::size_t index);
-  // Judges a completion: true when the transfer is over and was put on finished_.
+  // Resumes, repeats or finishes what a completion belongs to.
   void judge(const IoCompletion& completion);
   void advance(std::size_t index, std::uint32_t moved);
   void finish(std::size_t index, int error_number, bool ended_early);

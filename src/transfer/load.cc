@@ -26,6 +26,13 @@ PlanOptions plan_options(const ReadSource& source, const ReadPolicy& policy, std
   return options;
 }
 
+// A page or two of the other kind (a header's, say) do not make a path mixed.
+const char* name_path(std::uint64_t direct, std::uint64_t buffered) {
+  const std::uint64_t negligible = (direct + buffered) / 100;
+  if (buffered <= negligible) return "direct";
+  return direct <= negligible ? "buffered" : "mixed";
+}
+
 // Per block: is it wholly in the page cache?
 std::vector<bool> resident_blocks(const File& file, const Plan& plan) {
   std::vector<bool> resident;
@@ -49,6 +56,7 @@ ReadTask plan_file(const FileWants& wants, const ReadPolicy& policy, std::uint64
   const std::vector<Segment> segments = coalesce(wants.segments, policy.keep_owners);
   task.plan = plan_blocks(segments, plan_options(task.source, policy, block_size));
   const std::size_t count = task.plan.blocks.size();
+  wants.file->set_read_ahead(true);
   if (policy.cache == CachePolicy::kBuffered) {
     task.buffered.assign(count, true);
   } else if (!task.source.has_direct()) {
@@ -99,7 +107,7 @@ void describe(Crew& crew, const Settings& settings, Stats& stats) {
   stats.block_size = settings.block_size;
   stats.queue_depth = settings.queue_depth;
   stats.threads = settings.threads;
-  stats.path = stats.bytes_direct > 0 && stats.bytes_buffered > 0 ? "mixed" : stats.bytes_buffered > 0 ? "buffered" : "direct";
+  stats.path = name_path(stats.bytes_direct, stats.bytes_buffered);
 }
 
 }  // namespace penstock

@@ -41,10 +41,10 @@ class ReadJob final : public Job {
   void finish(std::byte* staging) override {
     if (!block_.straight) land(staging, block_.offset);
     if (block_.straight && batch_->observe) batch_->observe(first_piece(), at_address(first_piece().address));
-    const std::uint64_t bytes = payload();
-    counters_.bytes_direct += bytes;
+    moved_ = payload();
+    counters_.bytes_direct += moved_;
     counters_.bytes_on_device += block_.length;
-    if (!block_.straight) counters_.bytes_copied += bytes;
+    if (!block_.straight) counters_.bytes_copied += moved_;
   }
 
   std::exception_ptr failure(const Finished& finished) const override {
@@ -54,7 +54,7 @@ class ReadJob final : public Job {
     return std::make_exception_ptr(Error(kind, fmt::format("{}: {}", path, what), finished.error_number));
   }
 
-  void over(std::exception_ptr error) noexcept override { batch_->job_over(error, error == nullptr ? payload() : 0); }
+  void over(std::exception_ptr error) noexcept override { batch_->job_over(error, moved_); }
   bool abandoned() const noexcept override { return batch_->abandoned(); }
 
  private:
@@ -85,7 +85,8 @@ class ReadJob final : public Job {
       ::posix_fadvise(file.fd(), static_cast<off_t>(first), static_cast<off_t>(nbytes), POSIX_FADV_DONTNEED);
     }
     ++counters_.requests;
-    counters_.bytes_buffered += payload();
+    moved_ = payload();
+    counters_.bytes_buffered += moved_;
     counters_.bytes_on_device += nbytes;
   }
 
@@ -109,6 +110,7 @@ class ReadJob final : public Job {
   const ReadTask& task_;
   const Block& block_;
   const bool buffered_;
+  std::uint64_t moved_ = 0;  // bytes that arrived
 };
 
 }  // namespace

@@ -27,9 +27,9 @@ void copy_run(const std::byte* source, std::int64_t stride, std::byte* target, s
 }  // namespace
 
 bool is_contiguous(std::span<const std::int64_t> shape, std::span<const std::int64_t> byte_strides, std::uint64_t width) {
+  if (std::find(shape.begin(), shape.end(), 0) != shape.end()) return true;
   auto expected = static_cast<std::int64_t>(width);
   for (std::size_t i = shape.size(); i > 0; --i) {
-    if (shape[i - 1] == 0) return true;
     if (shape[i - 1] != 1 && byte_strides[i - 1] != expected) return false;
     expected *= shape[i - 1];
   }

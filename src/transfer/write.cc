@@ -36,9 +36,10 @@ class WriteJob final : public Job {
   }
 
   void finish(std::byte*) override {
-    (batch_->alignment > 1 ? counters_.bytes_direct : counters_.bytes_buffered) += payload();
+    moved_ = payload();
+    (batch_->alignment > 1 ? counters_.bytes_direct : counters_.bytes_buffered) += moved_;
     counters_.bytes_on_device += block_.length;
-    if (!block_.straight) counters_.bytes_copied += payload();
+    if (!block_.straight) counters_.bytes_copied += moved_;
   }
 
   std::exception_ptr failure(const Finished& finished) const override {
@@ -48,7 +49,7 @@ class WriteJob final : public Job {
               fmt::format("{}: {}", batch_->path, describe_failure(finished, IoRequest::Operation::kWrite)), error_number));
   }
 
-  void over(std::exception_ptr error) noexcept override { batch_->job_over(error, error == nullptr ? payload() : 0); }
+  void over(std::exception_ptr error) noexcept override { batch_->job_over(error, moved_); }
   bool abandoned() const noexcept override { return batch_->abandoned(); }
 
  private:
@@ -83,6 +84,7 @@ class WriteJob final : public Job {
   const std::shared_ptr<WriteBatch> batch_;
   Counters& counters_;
   const Block& block_;
+  std::uint64_t moved_ = 0;  // bytes that went out
 };
 
 void fill_with_zeros(std::uint64_t, std::span<std::byte> bytes) { std::memset(bytes.data(), 0, bytes.size()); }

@@ -1,0 +1,127 @@
+#include "penstock/convert.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "base/bytes.h"
+#include "penstock/error.h"
+#include "penstock/measure.h"
+#include "penstock/writer.h"
+#include "testing/files.h"
+
+namespace penstock {
+namespace {
+
+using ::testing::HasSubstr;
+using testing::TempDir;
+
+class ConvertTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    for (std::size_t i = 0; i < values_.size(); ++i) values_[i] = static_cast<float>(i) / 3 - 1000;
+    SaveOptions options;
+    options.metadata = {{"author", "us"}};
+    Writer writer(source_, options);
+    writer.add("f", DType::kF32, {static_cast<std::int64_t>(values_.size())}, values_.data());
+    writer.add("i", DType::kU8, {5}, "12345");
+    writer.commit();
+  }
+
+  std::string refusal(const std::filesystem::path& target, const ConvertOptions& options = {}) {
+    try {
+      convert(source_, target, options);
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "";
+  }
+
+  TempDir directory_;
+  const std::filesystem::path source_ = directory_ / "source.safetensors";
+  std::vector<float> values_ = std::vector<float>(1'500'000);
+};
+
+TEST_F(ConvertTest, copies_tensors_and_metadata) {
+  convert(source_, directory_ / "copy.safetensors");
+  const Reader copy(directory_ / "copy.safetensors");
+  EXPECT_EQ(copy.metadata().at("author"), "us");
+  const Tensor tensor = copy.load_slice("f", {});
+  EXPECT_TRUE(std::equal(values_.begin(), values_.end(), tensor.data<float>()));
+}
+
+TEST_F(ConvertTest, casts_floating_tensors_and_leaves_the_others) {
+  ConvertOptions options;
+  options.dtype = DType::kF64;
+  convert(source_, directory_ / "wide.safetensors", options);
+  const Reader wide(directory_ / "wide.safetensors");
+  EXPECT_EQ(wide.find("i")->dtype, DType::kU8);
+  const Tensor tensor = wide.load_slice("f", {});
+  ASSERT_EQ(tensor.dtype, DType::kF64);
+  for (std::size_t i = 0; i < values_.size(); ++i) ASSERT_EQ(tensor.data<double>()[i], static_cast<double>(values_[i]));
+}
+
+TEST_F(ConvertTest, shards_and_joins_again) {
+  ConvertOptions options;
+  options.save.max_shard_size = 1 * kMiB;
+  std::filesystem::create_directory(directory_ / "out");
+  convert(source_, directory_ / "out" / "m.safetensors", options);
+  EXPECT_EQ(Reader(directory_ / "out").files().size(), 2u);
+  convert(directory_ / "out", directory_ / "joined.safetensors");
+  convert(source_, directory_ / "copy.safetensors");
+  EXPECT_TRUE(testing::read_file(directory_ / "joined.safetensors") == testing::read_file(directory_ / "copy.safetensors"));
+}
+
+TEST_F(ConvertTest, never_replaces_its_source_nor_anything_unasked) {
+  EXPECT_THAT(refusal(source_), HasSubstr("is a file of the source"));
+  ConvertOptions force;
+  force.overwrite = true;
+  EXPECT_THAT(refusal(source_, force), HasSubstr("is a file of the source"));
+  std::filesystem::create_symlink("source.safetensors", directory_ / "link.safetensors");
+  EXPECT_THAT(refusal(directory_ / "link.safetensors", force), HasSubstr("is a file of the source"));
+  testing::write_file(directory_ / "there.safetensors", "x");
+  EXPECT_THAT(refusal(directory_ / "there.safetensors"), HasSubstr("exists already"));
+  EXPECT_EQ(refusal(directory_ / "there.safetensors", force), "");
+}
+
+TEST_F(ConvertTest, verification_finds_what_is_not_finite) {
+  values_[5] = std::numeric_limits<float>::quiet_NaN();
+  values_[1'400'000] = -std::numeric_limits<float>::infinity();
+  Writer writer(directory_ / "nan.safetensors");
+  writer.add("f", DType::kF32, {static_cast<std::int64_t>(values_.size())}, values_.data());
+  writer.commit();
+  VerifyOptions options;
+  options.finite = true;
+  const VerifyReport report = verify(directory_ / "nan.safetensors", options);
+  EXPECT_FALSE(report.ok);
+  EXPECT_EQ(report.tensors[0].not_finite, 2u);
+  ASSERT_EQ(report.problems.size(), 1u);
+  EXPECT_THAT(report.problems[0], HasSubstr("tensor \"f\" has 2 elements that are NaN or infinite"));
+  EXPECT_TRUE(verify(source_, options).ok);
+}
+
+TEST_F(ConvertTest, computed_checksums_are_those_of_the_bytes) {
+  VerifyOptions options;
+  options.compute = true;
+  const VerifyReport report = verify(source_, options);
+  for (const VerifiedTensor& tensor : report.tensors) {
+    ASSERT_TRUE(tensor.crc32c.has_value());
+    if (tensor.name == "i") {
+      EXPECT_EQ(tensor.crc32c, 0x18D12335u);
+    }
+  }
+}
+
+TEST_F(ConvertTest, the_drive_can_be_measured_and_nothing_is_left) {
+  const auto names = directory_.names();
+  const Throughput read = measure_read(source_, {}, kGiB);
+  EXPECT_EQ(read.bytes, std::filesystem::file_size(source_));
+  const Throughput write = measure_write(directory_.path(), {}, WriteMethod::kAuto, 9 * kMiB + 5);
+  EXPECT_EQ(write.bytes, 9 * kMiB + 5);
+  EXPECT_EQ(directory_.names(), names);
+}
+
+}  // namespace
+}  // namespace penstock

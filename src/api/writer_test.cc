@@ -1,0 +1,253 @@
+// Saves: what is read back is what was given, the file appears whole, and refusals leave nothing behind.
+#include "penstock/writer.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstring>
+#include <thread>
+
+#include "base/bytes.h"
+#include "penstock/convert.h"
+#include "penstock/error.h"
+#include "penstock/reader.h"
+#include "testing/files.h"
+
+namespace penstock {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using testing::TempDir;
+
+std::string message_of(const std::function<void()>& function) {
+  try {
+    function();
+  } catch (const Error& error) {
+    EXPECT_EQ(std::string(error.what()).find('\n'), std::string::npos);
+    return error.what();
+  }
+  ADD_FAILURE() << "nothing was thrown";
+  return "";
+}
+
+std::vector<std::byte> loaded(const std::filesystem::path& path, std::string_view name) {
+  const Tensor tensor = Reader(path).load_slice(name, {});
+  return {tensor.bytes.begin(), tensor.bytes.end()};
+}
+
+TEST(WriterTest, straight_staged_and_produced_tensors_arrive) {
+  const TempDir directory;
+  const auto bytes = testing::random_bytes(5 * kMiB + 12);
+  for (const WriteMethod method : {WriteMethod::kAuto, WriteMethod::kDirect, WriteMethod::kUncached, WriteMethod::kBuffered}) {
+    for (const bool checksums : {false, true}) {
+      SaveOptions options;
+      options.method = method;
+      options.checksums = checksums;
+      options.shared = SharedTensors::kDuplicate;
+      options.metadata = {{"format", "pt"}};
+      Writer writer(directory / "a.safetensors", options);
+      writer.add("straight", DType::kU8, {5 * kMiB}, bytes.data());
+      writer.add("skewed", DType::kU8, {4 * kMiB}, bytes.data() + 5);
+      writer.add("produced", DType::kI32, {kMiB}, [&](std::uint64_t offset, std::span<std::byte> out) {
+        EXPECT_EQ(offset % 4, 0u);
+        std::memcpy(out.data(), bytes.data() + offset, out.size());
+      });
+      const Stats stats = writer.commit();
+      EXPECT_EQ(stats.bytes, 13 * kMiB);
+      EXPECT_TRUE(std::equal(bytes.begin(), bytes.begin() + 5 * kMiB, loaded(directory / "a.safetensors", "straight").begin()));
+      EXPECT_TRUE(std::equal(bytes.begin() + 5, bytes.begin() + 5 + 4 * kMiB, loaded(directory / "a.safetensors", "skewed").begin()));
+      EXPECT_TRUE(std::equal(bytes.begin(), bytes.begin() + 4 * kMiB, loaded(directory / "a.safetensors", "produced").begin()));
+      EXPECT_EQ(Reader(directory / "a.safetensors").metadata().at("format"), "pt");
+      const VerifyReport report = verify(directory / "a.safetensors");
+      EXPECT_TRUE(report.ok);
+      EXPECT_EQ(report.had_checksums, checksums);
+    }
+  }
+  EXPECT_THAT(directory.names(), ElementsAre("a.safetensors"));
+}
+
+TEST(WriterTest, a_transposed_tensor_is_written_in_row_major_order) {
+  const TempDir directory;
+  std::vector<std::int32_t> values(300 * 200);
+  for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<std::int32_t>(i);
+  Writer writer(directory / "t.safetensors");
+  const std::int64_t strides[] = {4, 800};
+  writer.add("t", DType::kI32, {200, 300}, values.data(), strides);
+  writer.commit();
+  const Tensor tensor = Reader(directory / "t.safetensors").load_slice("t", {});
+  for (int i = 0; i < 200; ++i) {
+    for (int j = 0; j < 300; ++j) ASSERT_EQ(tensor.data<std::int32_t>()[i * 300 + j], j * 200 + i);
+  }
+}
+
+TEST(WriterTest, tensors_that_share_memory_are_refused_or_stored_once) {
+  const TempDir directory;
+  const auto bytes = testing::random_bytes(1000);
+  const auto fill = [&](SaveOptions options, std::size_t second_offset) {
+    Writer writer(directory / "s.safetensors", std::move(options));
+    writer.add("b", DType::kU8, {100}, bytes.data());
+    writer.add("a", DType::kU8, {100}, bytes.data() + second_offset);
+    writer.add("c", DType::kU8, {100}, bytes.data() + 500);
+    return writer.commit();
+  };
+  EXPECT_THAT(message_of([&] { fill({}, 0); }), HasSubstr("tensors \"a\" and \"b\" share memory"));
+  EXPECT_THAT(message_of([&] { fill({.shared = SharedTensors::kDeduplicate}, 50); }), HasSubstr("partly share memory"));
+  EXPECT_TRUE(directory.names().empty());
+
+  EXPECT_EQ(fill({.shared = SharedTensors::kDeduplicate}, 0).tensors, 2u);
+  const Reader once(directory / "s.safetensors");
+  EXPECT_EQ(once.tensors().size(), 2u);
+  EXPECT_EQ(once.metadata().at("b"), "a");
+  fill({.shared = SharedTensors::kDuplicate}, 50);
+  EXPECT_EQ(Reader(directory / "s.safetensors").tensors().size(), 3u);
+}
+
+TEST(WriterTest, bad_arguments_are_refused_before_anything_is_written) {
+  const TempDir directory;
+  const std::byte byte{};
+  EXPECT_THAT(message_of([&] { Writer(directory / "x.unknown"); }), HasSubstr("x.unknown"));
+  Writer writer(directory / "x.safetensors");
+  EXPECT_THAT(message_of([&] { writer.add("n", DType::kF32, {-1}, &byte); }), HasSubstr("\"n\""));
+  EXPECT_THAT(message_of([&] { writer.add("n", DType::kF32, {1 << 30, 1 << 30, 1 << 30}, &byte); }), HasSubstr("\"n\""));
+  EXPECT_THAT(message_of([&] { writer.add("n", DType::kF4, {3}, &byte); }), HasSubstr("\"n\""));
+  EXPECT_THAT(message_of([&] { writer.add("n", DType::kU8, {1}, static_cast<const void*>(nullptr)); }), HasSubstr("no data"));
+  writer.add("n", DType::kU8, {0}, static_cast<const void*>(nullptr));
+  writer.add("n", DType::kU8, {0}, static_cast<const void*>(nullptr));
+  EXPECT_THAT(message_of([&] { writer.commit(); }), HasSubstr("\"n\""));
+  EXPECT_THAT(message_of([&] { writer.commit(); }), HasSubstr("committed before"));
+  EXPECT_TRUE(directory.names().empty());
+}
+
+TEST(WriterTest, a_file_of_no_tensors_is_a_file) {
+  const TempDir directory;
+  Writer(directory / "none.safetensors").commit();
+  EXPECT_TRUE(Reader(directory / "none.safetensors").tensors().empty());
+  EXPECT_TRUE(Reader(directory / "none.safetensors").load().tensors.empty());
+}
+
+TEST(WriterTest, a_save_that_meets_a_limit_leaves_the_old_file) {
+  const TempDir directory;
+  testing::write_file(directory / "m.safetensors", "old");
+  const auto bytes = testing::random_bytes(3 * kMiB);
+  rlimit before{};
+  ::getrlimit(RLIMIT_FSIZE, &before);
+  const rlimit small{kMiB, before.rlim_max};
+  const auto handler = std::signal(SIGXFSZ, SIG_IGN);
+  ::setrlimit(RLIMIT_FSIZE, &small);
+  Writer writer(directory / "m.safetensors");
+  writer.add("x", DType::kU8, {3 * kMiB}, bytes.data());
+  const std::string message = message_of([&] { writer.commit(); });
+  ::setrlimit(RLIMIT_FSIZE, &before);
+  std::signal(SIGXFSZ, handler);
+  EXPECT_THAT(message, HasSubstr("File too large"));
+  EXPECT_EQ(testing::read_file(directory / "m.safetensors").size(), 3u);
+  EXPECT_THAT(directory.names(), ElementsAre("m.safetensors"));
+}
+
+TEST(WriterTest, a_killed_save_leaves_the_old_file_and_no_temporary) {
+  const TempDir directory;
+  testing::write_file(directory / "m.safetensors", "old");
+  const pid_t child = ::fork();
+  if (child == 0) {
+    SaveOptions options;
+    Writer writer(directory / "m.safetensors", options);
+    writer.add("x", DType::kU8, {64 * kMiB}, [](std::uint64_t offset, std::span<std::byte>) {
+      if (offset > 16 * kMiB) ::kill(::getpid(), SIGKILL);
+    });
+    writer.commit();
+    ::_exit(0);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  ASSERT_TRUE(WIFSIGNALED(status));
+  EXPECT_EQ(testing::read_file(directory / "m.safetensors").size(), 3u);
+  if (directory.names().size() > 1) GTEST_SKIP() << "the filesystem of " << directory.path() << " has no unnamed files";
+  EXPECT_THAT(directory.names(), ElementsAre("m.safetensors"));
+}
+
+TEST(WriterTest, a_cancelled_save_leaves_the_old_file) {
+  const TempDir directory;
+  testing::write_file(directory / "m.safetensors", "old");
+  const auto bytes = testing::random_bytes(8 * kMiB);
+  SaveOptions options;
+  options.progress = [](const Progress&) { return false; };
+  Writer writer(directory / "m.safetensors", options);
+  writer.add("x", DType::kU8, {8 * kMiB}, bytes.data());
+  EXPECT_EQ(message_of([&] { writer.commit(); }), "cancelled");
+  EXPECT_EQ(testing::read_file(directory / "m.safetensors").size(), 3u);
+  EXPECT_THAT(directory.names(), ElementsAre("m.safetensors"));
+}
+
+TEST(WriterTest, shards_and_their_index_are_written) {
+  const TempDir directory;
+  const auto bytes = testing::random_bytes(10'000);
+  SaveOptions options;
+  options.max_shard_size = 2500;
+  options.shared = SharedTensors::kDuplicate;
+  options.checksums = true;
+  Writer writer(directory / "model.safetensors", options);
+  for (int i = 0; i < 5; ++i) writer.add("t" + std::to_string(i), DType::kU8, {1000}, bytes.data() + 1000 * i);
+  writer.commit();
+  EXPECT_THAT(directory.names(), ElementsAre("model-00001-of-00003.safetensors", "model-00002-of-00003.safetensors",
+                                             "model-00003-of-00003.safetensors", "model.safetensors.index.json"));
+  EXPECT_TRUE(verify(directory.path()).ok);
+  EXPECT_EQ(verify(directory.path()).tensors.size(), 5u);
+}
+
+TEST(SaveAsyncTest, memory_may_change_once_it_is_staged) {
+  const TempDir directory;
+  for (const bool snapshot : {true, false}) {
+    auto bytes = testing::random_bytes(20 * kMiB);
+    const auto expected = bytes;
+    Writer writer(directory / "a.safetensors");
+    writer.add("x", DType::kU8, {20 * kMiB}, bytes.data());
+    SaveJob job = save_async(std::move(writer), {.snapshot = snapshot});
+    job.staged();
+    std::fill(bytes.begin(), bytes.end(), std::byte{0});
+    EXPECT_EQ(job.wait().bytes, 20 * kMiB);
+    EXPECT_TRUE(job.done());
+    EXPECT_EQ(job.progress().bytes_done, job.progress().bytes_total);
+    EXPECT_TRUE(loaded(directory / "a.safetensors", "x") == expected);
+  }
+}
+
+TEST(SaveAsyncTest, an_error_surfaces_at_every_wait) {
+  const TempDir directory;
+  Writer writer(directory / "nowhere" / "a.safetensors");
+  SaveJob job = save_async(std::move(writer));
+  EXPECT_THAT(message_of([&] { job.wait(); }), HasSubstr("nowhere"));
+  EXPECT_THAT(message_of([&] { job.wait(); }), HasSubstr("nowhere"));
+}
+
+TEST(SaveAsyncTest, a_cancelled_job_leaves_nothing) {
+  const TempDir directory;
+  std::atomic<bool> go{false};
+  Writer writer(directory / "a.safetensors");
+  writer.add("x", DType::kU8, {64 * kMiB}, [&](std::uint64_t, std::span<std::byte>) {
+    while (!go) std::this_thread::yield();
+  });
+  SaveJob job = save_async(std::move(writer), {.snapshot = false});
+  job.cancel();
+  go = true;
+  EXPECT_EQ(message_of([&] { job.wait(); }), "cancelled");
+  EXPECT_TRUE(directory.names().empty());
+}
+
+TEST(SaveAsyncTest, an_unfinished_job_is_finished_by_its_destructor) {
+  const TempDir directory;
+  const auto bytes = testing::random_bytes(kMiB);
+  {
+    Writer writer(directory / "a.safetensors");
+    writer.add("x", DType::kU8, {kMiB}, bytes.data());
+    const SaveJob job = save_async(std::move(writer));
+  }
+  EXPECT_TRUE(loaded(directory / "a.safetensors", "x") == bytes);
+}
+
+}  // namespace
+}  // namespace penstock

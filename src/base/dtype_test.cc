@@ -1,0 +1,84 @@
+#include "penstock/dtype.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+#include <string>
+
+namespace penstock {
+namespace {
+
+DType dtype_at(int i) {
+  return static_cast<DType>(i);
+}
+
+TEST(DType, every_name_parses_back_to_its_dtype) {
+  for (int i = 0; i < kDTypeCount; ++i) EXPECT_EQ(parse_dtype(dtype_name(dtype_at(i))), dtype_at(i));
+}
+
+TEST(DType, names_are_those_of_the_format) {
+  std::set<std::string_view> names;
+  for (int i = 0; i < kDTypeCount; ++i) names.insert(dtype_name(dtype_at(i)));
+  const std::set<std::string_view> expected = {
+      "BOOL", "F4",  "F6_E2M3", "F6_E3M2", "U8",  "I8",  "F8_E5M2", "F8_E4M3", "F8_E8M0", "F8_E4M3FNUZ", "F8_E5M2FNUZ",
+      "I16",  "U16", "F16",     "BF16",    "I32", "U32", "F32",     "C64",     "F64",     "I64",         "U64"};
+  EXPECT_EQ(names, expected);
+}
+
+TEST(DType, a_name_that_is_close_to_one_parses_to_nothing) {
+  for (const char* name : {"", "f32", "F32 ", "F33", "F8_E4M3FN", "BOOLEAN", "F3"})
+    EXPECT_FALSE(parse_dtype(name)) << name;
+}
+
+TEST(DType, a_name_with_a_nul_behind_it_parses_to_nothing) {
+  EXPECT_FALSE(parse_dtype(std::string_view("F32\0", 4)));
+}
+
+TEST(DType, widths_are_those_of_the_format) {
+  EXPECT_EQ(dtype_bits(DType::kF4), 4U);
+  EXPECT_EQ(dtype_bits(DType::kF6E2M3), 6U);
+  EXPECT_EQ(dtype_bits(DType::kF6E3M2), 6U);
+  for (const DType dtype : {DType::kBool, DType::kU8, DType::kI8, DType::kF8E5M2, DType::kF8E4M3, DType::kF8E8M0,
+                            DType::kF8E4M3FNUZ, DType::kF8E5M2FNUZ}) {
+    EXPECT_EQ(dtype_bits(dtype), 8U);
+  }
+  for (const DType dtype : {DType::kI16, DType::kU16, DType::kF16, DType::kBF16}) EXPECT_EQ(dtype_bits(dtype), 16U);
+  for (const DType dtype : {DType::kI32, DType::kU32, DType::kF32}) EXPECT_EQ(dtype_bits(dtype), 32U);
+  for (const DType dtype : {DType::kC64, DType::kF64, DType::kI64, DType::kU64}) EXPECT_EQ(dtype_bits(dtype), 64U);
+}
+
+TEST(DType, alignment_is_the_width_and_at_least_a_byte) {
+  EXPECT_EQ(dtype_alignment(DType::kF4), 1U);
+  EXPECT_EQ(dtype_alignment(DType::kF6E3M2), 1U);
+  EXPECT_EQ(dtype_alignment(DType::kBool), 1U);
+  EXPECT_EQ(dtype_alignment(DType::kBF16), 2U);
+  EXPECT_EQ(dtype_alignment(DType::kC64), 8U);
+}
+
+TEST(DType, wider_types_come_later_in_the_enumeration) {
+  // The order of tensors in a saved file rests on it. The sub-byte types stand behind BOOL, as in the reference.
+  for (int i = static_cast<int>(DType::kU8); i + 1 < kDTypeCount; ++i) {
+    EXPECT_LE(dtype_bits(dtype_at(i)), dtype_bits(dtype_at(i + 1)));
+  }
+}
+
+TEST(DType, only_real_floating_types_are_floating) {
+  EXPECT_TRUE(dtype_is_floating(DType::kF4));
+  EXPECT_TRUE(dtype_is_floating(DType::kF8E8M0));
+  EXPECT_TRUE(dtype_is_floating(DType::kBF16));
+  EXPECT_FALSE(dtype_is_floating(DType::kC64));
+  EXPECT_FALSE(dtype_is_floating(DType::kBool));
+  EXPECT_FALSE(dtype_is_floating(DType::kI64));
+}
+
+TEST(DType, floating_types_of_at_least_eight_bits_can_be_cast) {
+  EXPECT_TRUE(dtype_can_cast(DType::kF64, DType::kF8E4M3));
+  EXPECT_TRUE(dtype_can_cast(DType::kF8E8M0, DType::kF32));
+  EXPECT_FALSE(dtype_can_cast(DType::kF4, DType::kF32));
+  EXPECT_FALSE(dtype_can_cast(DType::kF32, DType::kF6E2M3));
+  EXPECT_FALSE(dtype_can_cast(DType::kI32, DType::kF32));
+  EXPECT_FALSE(dtype_can_cast(DType::kC64, DType::kF32));
+}
+
+}  // namespace
+}  // namespace penstock

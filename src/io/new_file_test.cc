@@ -1,0 +1,130 @@
+#include "io/new_file.h"
+
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "penstock/error.h"
+#include "testing/files.h"
+
+namespace penstock {
+namespace {
+
+using testing::TempDir;
+
+mode_t mode_of(const std::filesystem::path& path) {
+  struct stat status {};
+  EXPECT_EQ(::lstat(path.c_str(), &status), 0);
+  return status.st_mode & 07777;
+}
+
+void save(const std::filesystem::path& path, std::string_view text) {
+  NewFile file = NewFile::create(path);
+  file.reserve(text.size());
+  file.write(0, text.data(), text.size());
+  file.finish(text.size(), /*durable=*/true);
+  file.publish();
+  file.sync_directory();
+}
+
+std::string content_of(const std::filesystem::path& path) {
+  const auto bytes = testing::read_file(path);
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+TEST(NewFileTest, appears_whole_and_alone) {
+  const TempDir directory;
+  save(directory / "file", "hello");
+  EXPECT_EQ(content_of(directory / "file"), "hello");
+  EXPECT_EQ(directory.names(), std::vector<std::string>{"file"});
+}
+
+TEST(NewFileTest, nothing_is_seen_before_it_is_published_nor_left_when_it_is_given_up) {
+  const TempDir directory;
+  testing::write_file(directory / "file", "old");
+  {
+    NewFile file = NewFile::create(directory / "file");
+    file.write(0, "new and longer", 14);
+    EXPECT_EQ(content_of(directory / "file"), "old");
+  }
+  EXPECT_EQ(content_of(directory / "file"), "old");
+  EXPECT_EQ(directory.names(), std::vector<std::string>{"file"});
+}
+
+TEST(NewFileTest, replaces_a_longer_file_wholly) {
+  const TempDir directory;
+  testing::write_file(directory / "file", "something much longer");
+  save(directory / "file", "short");
+  EXPECT_EQ(content_of(directory / "file"), "short");
+  EXPECT_EQ(directory.names(), std::vector<std::string>{"file"});
+}
+
+TEST(NewFileTest, a_new_file_follows_the_umask_and_a_replaced_one_keeps_its_mode) {
+  const TempDir directory;
+  const mode_t before = ::umask(027);
+  save(directory / "file", "a");
+  EXPECT_EQ(mode_of(directory / "file"), 0640u);
+  ASSERT_EQ(::chmod((directory / "file").c_str(), 0604), 0);
+  save(directory / "file", "b");
+  EXPECT_EQ(mode_of(directory / "file"), 0604u);
+  ::umask(before);
+}
+
+TEST(NewFileTest, a_symbolic_link_is_replaced_and_its_target_left_alone) {
+  const TempDir directory;
+  testing::write_file(directory / "target", "target");
+  std::filesystem::create_symlink("target", directory / "link");
+  save(directory / "link", "new");
+  EXPECT_EQ(content_of(directory / "target"), "target");
+  EXPECT_EQ(content_of(directory / "link"), "new");
+  EXPECT_FALSE(std::filesystem::is_symlink(directory / "link"));
+}
+
+TEST(NewFileTest, a_directory_in_the_way_is_refused) {
+  const TempDir directory;
+  std::filesystem::create_directory(directory / "file");
+  EXPECT_THROW(NewFile::create(directory / "file"), Error);
+}
+
+TEST(NewFileTest, a_missing_directory_is_named) {
+  const TempDir directory;
+  try {
+    NewFile::create(directory / "nowhere" / "file");
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kNotFound);
+    EXPECT_NE(std::string(error.what()).find("nowhere"), std::string::npos);
+  }
+}
+
+TEST(NewFileTest, more_than_the_filesystem_has_is_refused_up_front) {
+  const TempDir directory;
+  NewFile file = NewFile::create(directory / "file");
+  try {
+    file.reserve(std::uint64_t{1} << 50);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kNoSpace);
+    EXPECT_NE(std::string(error.what()).find("needs 1125899906842624 bytes"), std::string::npos);
+  }
+}
+
+TEST(NewFileTest, a_name_of_the_greatest_length_works_twice) {
+  const TempDir directory;
+  const std::string name(255, 'n');
+  save(directory / name, "a");
+  save(directory / name, "b");
+  EXPECT_EQ(content_of(directory / name), "b");
+  EXPECT_EQ(directory.names(), std::vector<std::string>{name});
+}
+
+TEST(NewFileTest, no_descriptor_is_leaked) {
+  const TempDir directory;
+  const std::size_t before = testing::open_descriptors();
+  save(directory / "file", "a");
+  EXPECT_THROW(NewFile::create(directory / "nowhere" / "file"), Error);
+  EXPECT_EQ(testing::open_descriptors(), before);
+}
+
+}  // namespace
+}  // namespace penstock

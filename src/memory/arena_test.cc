@@ -1,0 +1,99 @@
+#include "memory/arena.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <thread>
+
+#include "base/bytes.h"
+#include "penstock/error.h"
+
+namespace penstock {
+namespace {
+
+std::shared_ptr<HostPool> make_pool(std::uint64_t max_kept_bytes) {
+  MemoryPoolOptions options;
+  options.max_kept_bytes = max_kept_bytes;
+  return host_pool(MemoryPool::create(options));
+}
+
+TEST(HostPoolTest, released_memory_is_handed_out_again) {
+  const auto pool = make_pool(64 * kMiB);
+  auto arena = pool->allocate(10 * kMiB);
+  const std::byte* data = arena->data();
+  EXPECT_FALSE(arena->reused);
+  EXPECT_EQ(pool->used_bytes(), 10 * kMiB);
+  arena.reset();
+  EXPECT_EQ(pool->used_bytes(), 0u);
+  EXPECT_EQ(pool->kept_bytes(), 10 * kMiB);
+  arena = pool->allocate(10 * kMiB - 5);
+  EXPECT_EQ(arena->data(), data);
+  EXPECT_TRUE(arena->reused);
+  EXPECT_EQ(pool->kept_bytes(), 0u);
+}
+
+TEST(HostPoolTest, a_request_that_would_waste_much_of_it_gets_fresh_memory) {
+  const auto pool = make_pool(64 * kMiB);
+  pool->allocate(10 * kMiB).reset();
+  EXPECT_FALSE(pool->allocate(5 * kMiB)->reused);
+  EXPECT_FALSE(pool->allocate(11 * kMiB)->reused);
+}
+
+TEST(HostPoolTest, the_oldest_goes_when_more_than_the_bound_is_kept) {
+  const auto pool = make_pool(10 * kMiB);
+  auto first = pool->allocate(4 * kMiB);
+  auto second = pool->allocate(8 * kMiB);
+  first.reset();
+  second.reset();
+  EXPECT_EQ(pool->kept_bytes(), 8 * kMiB);
+  pool->allocate(20 * kMiB).reset();
+  EXPECT_EQ(pool->kept_bytes(), 8 * kMiB);
+  pool->trim();
+  EXPECT_EQ(pool->kept_bytes(), 0u);
+}
+
+TEST(HostPoolTest, memory_outlives_its_pool) {
+  auto pool = make_pool(64 * kMiB);
+  const auto arena = pool->allocate(1 * kMiB);
+  pool.reset();
+  std::memset(arena->data(), 1, arena->size());
+  EXPECT_EQ(arena->data()[arena->size() - 1], std::byte{1});
+}
+
+TEST(HostPoolTest, staging_starts_at_a_huge_page) {
+  const auto pool = make_pool(64 * kMiB);
+  const auto arena = pool->allocate_staging(6 * kMiB);
+  EXPECT_EQ(reinterpret_cast<std::uintptr_t>(arena->data()) % (2 * kMiB), 0u);
+  std::memset(arena->data(), 1, arena->size());
+}
+
+TEST(HostPoolTest, more_than_there_is_is_an_error) {
+  try {
+    make_pool(0)->allocate(std::uint64_t{1} << 60);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kMemory);
+  }
+  EXPECT_THROW(make_pool(0)->allocate(~std::size_t{0} - 10), Error);
+}
+
+TEST(HostPoolTest, threads_may_share_it) {
+  const auto pool = make_pool(8 * kMiB);
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&pool] {
+      for (std::size_t i = 1; i < 200; ++i) pool->allocate(i * 16 * kKiB)->data()[0] = std::byte{1};
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(pool->used_bytes(), 0u);
+  EXPECT_LE(pool->kept_bytes(), 8 * kMiB);
+}
+
+TEST(MemoryLimitTest, is_a_plausible_number) {
+  EXPECT_GT(memory_limit(), 16 * kMiB);
+  EXPECT_LT(memory_limit(), std::uint64_t{1} << 50);
+}
+
+}  // namespace
+}  // namespace penstock

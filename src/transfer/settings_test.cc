@@ -1,0 +1,79 @@
+#include "transfer/settings.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+
+#include "base/bytes.h"
+#include "penstock/error.h"
+
+namespace penstock {
+namespace {
+
+class SettingsTest : public ::testing::Test {
+ protected:
+  void SetUp() override { clear(); }
+  void TearDown() override { clear(); }
+  static void clear() {
+    for (const char* name : {"PENSTOCK_BACKEND", "PENSTOCK_BLOCK_SIZE", "PENSTOCK_QUEUE_DEPTH", "PENSTOCK_THREADS", "PENSTOCK_LANDING"}) {
+      ::unsetenv(name);
+    }
+  }
+};
+
+TEST_F(SettingsTest, little_is_moved_on_the_calling_thread) {
+  EXPECT_EQ(decide_settings({}, 1000).threads, 0u);
+  EXPECT_GT(decide_settings({}, kGiB).threads, 0u);
+}
+
+TEST_F(SettingsTest, the_environment_fills_in_what_options_leave_open) {
+  ::setenv("PENSTOCK_BLOCK_SIZE", "512K", 1);
+  ::setenv("PENSTOCK_QUEUE_DEPTH", "3", 1);
+  ::setenv("PENSTOCK_THREADS", "2", 1);
+  const Settings settings = decide_settings({}, kGiB);
+  EXPECT_EQ(settings.block_size, 512 * kKiB);
+  EXPECT_EQ(settings.queue_depth, 3u);
+  EXPECT_EQ(settings.threads, 2u);
+  IoOptions options;
+  options.block_size = kMiB;
+  EXPECT_EQ(decide_settings(options, kGiB).block_size, kMiB);
+}
+
+TEST_F(SettingsTest, nonsense_is_refused_with_the_name_of_the_variable) {
+  ::setenv("PENSTOCK_QUEUE_DEPTH", "many", 1);
+  try {
+    decide_settings({}, kGiB);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kArgument);
+    EXPECT_STREQ(error.what(), "PENSTOCK_QUEUE_DEPTH=\"many\": expected a number, such as 8 or 2M");
+  }
+  clear();
+  ::setenv("PENSTOCK_BACKEND", "magic", 1);
+  EXPECT_THROW(decide_settings({}, kGiB), Error);
+  clear();
+  ::setenv("PENSTOCK_LANDING", "sideways", 1);
+  EXPECT_THROW(decide_landing(Landing::kAuto), Error);
+  EXPECT_EQ(decide_landing(Landing::kStaged), Landing::kStaged);
+}
+
+TEST_F(SettingsTest, a_block_size_that_is_no_power_of_two_is_refused) {
+  IoOptions options;
+  options.block_size = 3 * kMiB;
+  EXPECT_THROW(decide_settings(options, kGiB), Error);
+}
+
+TEST_F(SettingsTest, staging_stays_within_its_bound) {
+  IoOptions options;
+  options.block_size = 64 * kMiB;
+  const Settings settings = decide_settings(options, 10 * kGiB);
+  EXPECT_EQ(settings.queue_depth, 1u);
+  for (std::uint64_t block = 64 * kKiB; block <= 32 * kMiB; block *= 2) {
+    options.block_size = block;
+    const Settings chosen = decide_settings(options, 10 * kGiB);
+    EXPECT_LE(chosen.block_size * chosen.queue_depth, 48 * kMiB);
+  }
+}
+
+}  // namespace
+}  // namespace penstock

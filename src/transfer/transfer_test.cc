@@ -1,0 +1,165 @@
+// Reads and writes over every backend, with faults: the bytes are right, or there is an error that says what is wrong.
+#include <gtest/gtest.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "base/bytes.h"
+#include "penstock/error.h"
+#include "testing/fault_engine.h"
+#include "testing/files.h"
+#include "transfer/load.h"
+#include "transfer/write.h"
+
+namespace penstock {
+namespace {
+
+using testing::Faults;
+using testing::TempDir;
+
+constexpr std::uint64_t kSize = 3 * kMiB + 777;
+
+class TransferTest : public ::testing::TestWithParam<testing::NamedFactory> {
+ protected:
+  Settings settings(const Faults& faults = {}) const {
+    return {testing::with_faults(GetParam().make, faults), 64 * kKiB, 8, 2};
+  }
+
+  std::vector<std::byte> read(const Faults& faults, const ReadPolicy& policy) {
+    const auto file = std::make_shared<const File>(File::open(directory_ / "file"));
+    const auto arena = pool_->allocate(kSize);
+    // Two segments with a hole, the second of them not congruent.
+    const auto base = reinterpret_cast<std::uintptr_t>(arena->data());
+    FileWants wants{file, {{0, kMiB, base, 0}, {kMiB + 100, kSize - kMiB - 100, base + kMiB + 100, 1}}};
+    auto batch = std::make_shared<ReadBatch>();
+    batch->tasks.push_back(plan_file(wants, policy, 64 * kKiB));
+    Crew crew(settings(faults), pool_);
+    start_reading(crew, batch);
+    const Stopwatch watch;
+    wait_with_progress(*batch, {}, kSize, watch);
+    check_unchanged(batch->tasks);
+    std::vector<std::byte> out(arena->data(), arena->data() + kSize);
+    std::fill(out.begin() + kMiB, out.begin() + kMiB + 100, std::byte{0});
+    return out;
+  }
+
+  std::vector<WritePart> parts_of(const std::vector<std::byte>& content) {
+    // A produced part between two from memory.
+    return {{0, 1000, {content.data(), {}}},
+            {1000, kMiB, {nullptr, [&content](std::uint64_t offset, std::span<std::byte> bytes) {
+                            std::memcpy(bytes.data(), content.data() + 1000 + offset, bytes.size());
+                          }}},
+            {1000 + kMiB, kSize - 1000 - kMiB, {content.data() + 1000 + kMiB, {}}}};
+  }
+
+  void write(const std::vector<std::byte>& content, const Faults& faults, WriteMethod method) {
+    NewFile file = NewFile::create(directory_ / "file");
+    const WriteRoute route = choose_route(file, method);
+    file.reserve(align_up(kSize, route.alignment));
+    const auto batch = plan_write(file, route, parts_of(content), 64 * kKiB);
+    Crew crew(settings(faults), pool_);
+    start_writing(crew, batch);
+    const Stopwatch watch;
+    wait_with_progress(*batch, {}, kSize, watch);
+    file.finish(kSize, false);
+    file.publish();
+  }
+
+  TempDir directory_;
+  std::shared_ptr<HostPool> pool_ = host_pool(MemoryPool::create());
+};
+
+const Faults kRough{.short_transfer = 0.3, .interrupted = 0.1, .try_again = 0.05, .held_back = 0.3};
+
+TEST_P(TransferTest, reads_land_right_however_rough_the_way) {
+  auto content = testing::random_bytes(kSize);
+  testing::write_file(directory_ / "file", content);
+  std::fill(content.begin() + kMiB, content.begin() + kMiB + 100, std::byte{0});
+  for (const CachePolicy cache : {CachePolicy::kAuto, CachePolicy::kDirect, CachePolicy::kBuffered}) {
+    for (const bool in_place : {false, true}) {
+      EXPECT_TRUE(read({}, {cache, in_place, false}) == content);
+      EXPECT_TRUE(read(kRough, {cache, in_place, true}) == content);
+    }
+  }
+}
+
+TEST_P(TransferTest, writes_arrive_right_however_rough_the_way) {
+  const auto content = testing::random_bytes(kSize);
+  for (const WriteMethod method : {WriteMethod::kAuto, WriteMethod::kDirect, WriteMethod::kUncached, WriteMethod::kBuffered}) {
+    write(content, {}, method);
+    EXPECT_TRUE(testing::read_file(directory_ / "file") == content);
+    write(content, kRough, method);
+    EXPECT_TRUE(testing::read_file(directory_ / "file") == content);
+  }
+}
+
+TEST_P(TransferTest, a_failed_read_names_file_place_and_cause) {
+  testing::write_file(directory_ / "file", testing::random_bytes(kSize));
+  const auto probe = File::open(directory_ / "file").open_direct();
+  if (!probe.fd) GTEST_SKIP() << "the filesystem of " << directory_.path() << " refuses direct I/O";
+  try {
+    read({.fail_at = 5, .error_number = EIO}, {CachePolicy::kDirect, false, false});
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kIo);
+    EXPECT_EQ(error.error_number(), EIO);
+    const std::string message = error.what();
+    EXPECT_EQ(message.find((directory_ / "file").string() + ": read of 65536 bytes at offset "), 0u) << message;
+    EXPECT_NE(message.find("failed: Input/output error"), std::string::npos) << message;
+  }
+}
+
+TEST_P(TransferTest, a_full_disk_while_writing_leaves_the_old_file_and_nothing_else) {
+  testing::write_file(directory_ / "file", "old");
+  const auto content = testing::random_bytes(kSize);
+  for (std::int64_t request = 0; request < 20; request += 6) {
+    try {
+      write(content, {.fail_at = request, .error_number = ENOSPC}, WriteMethod::kAuto);
+      FAIL();
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::kNoSpace);
+      EXPECT_NE(std::string(error.what()).find("No space left on device"), std::string::npos);
+    }
+    EXPECT_EQ(testing::read_file(directory_ / "file").size(), 3u);
+    EXPECT_EQ(directory_.names(), std::vector<std::string>{"file"});
+  }
+}
+
+TEST_P(TransferTest, an_error_of_a_producer_reaches_the_caller) {
+  NewFile file = NewFile::create(directory_ / "file");
+  const WriteRoute route = choose_route(file, WriteMethod::kAuto);
+  const WritePart part{0, kSize, {nullptr, [](std::uint64_t, std::span<std::byte>) { throw std::runtime_error("no more"); }}};
+  const auto batch = plan_write(file, route, std::span(&part, 1), 64 * kKiB);
+  Crew crew(settings(), pool_);
+  start_writing(crew, batch);
+  const Stopwatch watch;
+  EXPECT_THROW(wait_with_progress(*batch, {}, kSize, watch), std::runtime_error);
+}
+
+TEST_P(TransferTest, a_progress_function_can_stop_it) {
+  testing::write_file(directory_ / "file", testing::random_bytes(kSize));
+  const auto file = std::make_shared<const File>(File::open(directory_ / "file"));
+  const auto arena = pool_->allocate(kSize);
+  auto batch = std::make_shared<ReadBatch>();
+  batch->tasks.push_back(plan_file({file, {{0, kSize, reinterpret_cast<std::uintptr_t>(arena->data())}}},
+                                   {CachePolicy::kDirect, false, false}, 64 * kKiB));
+  Crew crew(settings({.delay_microseconds = 20'000}), pool_);
+  start_reading(crew, batch);
+  const Stopwatch watch;
+  int calls = 0;
+  try {
+    wait_with_progress(*batch, [&](const Progress&) { return ++calls < 2; }, kSize, watch);
+    // A filesystem without direct I/O needs no engine, so nothing slows it down.
+    EXPECT_FALSE(batch->tasks[0].source.has_direct());
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kCancelled);
+    EXPECT_EQ(calls, 2);
+    EXPECT_LT(batch->bytes_done(), kSize);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(backends, TransferTest, ::testing::ValuesIn(testing::all_backends()),
+                         [](const auto& param_info) { return param_info.param.name; });
+
+}  // namespace
+}  // namespace penstock
