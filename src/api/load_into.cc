@@ -63,6 +63,7 @@ Stats read_wants(const Reader::State& state, const std::vector<FileWants>& wants
   const LandingChoice landing = choose_landing(options.landing, hot, nbytes);
   const CachePolicy cache = options.cache == CachePolicy::kMap ? CachePolicy::kBuffered : options.cache;
   auto batch = std::make_shared<ReadBatch>();
+  batch->populate = !hot;
   ChecksumCollector collector;
   std::vector<bool> loaded(state.tensors.size());
   if (verify) {

@@ -96,6 +96,7 @@ LoadResult load_selection(const Reader::State& state, const Selection& selection
 
   LoadResult result;
   auto batch = std::make_shared<ReadBatch>();
+  batch->populate = !hot;
   ChecksumCollector collector;
   std::vector<std::optional<std::uint32_t>> expected;
   std::vector<bool> loaded(options.verify ? state.tensors.size() : 0);

@@ -71,6 +71,7 @@ struct TensorStream::State {
     StreamBatch batch;
     batch.landed = take_memory(selection, options.dtype, *pool);
     batch.reading = std::make_shared<ReadBatch>();
+    batch.reading->populate = !batch.landed.arena->reused;
     if (options.verify) {
       auto collector = std::make_shared<ChecksumCollector>();
       collectors.push_back(collector);

@@ -1,4 +1,8 @@
 // Conversion between floating element types, bit for bit what torch's Tensor.to does: through float, round to nearest even.
+//
+// What does not fit becomes infinity where the type has one (F16, BF16, F8_E5M2), the largest value in F8_E4M3, NaN in
+// F8_E8M0 and the FNUZ types. torch's own NaNs differ between processors and even between the middle and the end of a
+// tensor; these are the ones of its vector code on x86-64. tests/data/casts.txt holds what torch made of every type.
 #pragma once
 
 #include <cstddef>

@@ -13,7 +13,8 @@ namespace penstock::safetensors {
 inline constexpr std::uint64_t kMaxHeaderLength = 100'000'000;
 inline constexpr std::string_view kMetadataKey = "__metadata__";
 
-// True when the first bytes could only be this format: a plausible length followed by '{' (after white space).
+// True when the first bytes could only be this format: eight of a length, then '{' (after white space, which parse()
+// refuses by name). The length may be wrong: then parse() says so.
 bool looks_like(const ByteSource& source);
 
 // Reads and checks the header. Throws Error(kFormat) that names the path, the place and the rule that was broken.
@@ -26,8 +27,8 @@ struct Placement {
   std::uint64_t phase = 0;
 };
 
-// Lays out a file: tensors by element width (widest first), then by name, as the reference does. Duplicate or reserved
-// names are refused. `choose` is asked for the placement once the order is known, with the data-relative offset of each
+// Lays out a file: tensors by dtype (from kU64 down, so that wider elements come first), then by name, as the reference does.
+// Throws Error(kArgument) for duplicate or reserved names, bad UTF-8, sizes that disagree, and a header beyond the limit. `choose` is asked for the placement once the order is known, with the data-relative offset of each
 // spec; without it the default is used. Adding as many characters to metadata values afterwards as were there at first
 // (checksums) gives a prefix of the same length.
 using PlacementFunction = std::function<Placement(std::span<const std::uint64_t> relative_offsets)>;

@@ -8,6 +8,7 @@
 #include "base/bytes.h"
 #include "base/cast.h"
 #include "base/error.h"
+#include "memory/populate.h"
 
 namespace penstock {
 namespace {
@@ -74,6 +75,7 @@ class ReadJob final : public Job {
     const std::uint64_t nbytes = end()[-1].offset + end()[-1].nbytes - first;
     const Piece& piece = first_piece();
     if (block_.piece_count == 1 && piece.from == piece.to && !batch_->discard) {
+      if (batch_->populate) populate(at_address(piece.address), piece.nbytes);
       file.read(piece.offset, at_address(piece.address), piece.nbytes);
       if (batch_->observe) batch_->observe(piece, at_address(piece.address));
     } else {
@@ -96,6 +98,7 @@ class ReadJob final : public Job {
       const std::byte* source = bytes + (piece->offset - offset);
       if (batch_->observe) batch_->observe(*piece, source);
       if (batch_->discard) continue;
+      if (batch_->populate && piece->from == piece->to) populate(at_address(piece->address), piece->nbytes);
       if (piece->from == piece->to) {
         std::memcpy(at_address(piece->address), source, piece->nbytes);
       } else {

@@ -1,0 +1,50 @@
+# `make demo` and `make test` are the two commands: from a fresh clone on Debian 12 each sets up everything it needs.
+.DEFAULT_GOAL := help
+.PHONY: help setup build demo test bench fuzz format lint clean
+
+PYTHON_BIN := .venv/bin/python
+FUZZ_SECONDS ?= 600
+
+help:
+	@echo 'make demo     set up, build, then save and load a model: progress, verification, a table and a chart'
+	@echo 'make test     set up, then run every test: C++ (release, ASan+UBSan, TSan), fuzz targets, Python, checks'
+	@echo '              STAGES="release python" runs some of them'
+	@echo
+	@echo 'make setup    Debian packages and the Python environment .venv'
+	@echo 'make build    the Python package and the penstock command, installed in .venv'
+	@echo 'make bench    the measured race against other loaders; BENCH="--quick" and other arguments are passed on'
+	@echo 'make fuzz     every fuzz target for FUZZ_SECONDS ($(FUZZ_SECONDS))'
+	@echo 'make format   formats C++ and Python'
+	@echo 'make lint     format check, ruff, mypy, clang-tidy'
+	@echo 'make clean    removes what was built, keeps the environments'
+
+setup:
+	@scripts/setup.sh
+
+build: setup
+	@scripts/install_package.sh
+
+demo: build
+	@$(PYTHON_BIN) scripts/demo.py $(DEMO)
+
+test: setup
+	@$(PYTHON_BIN) scripts/test.py $(STAGES)
+
+bench: build
+	@scripts/setup.sh bench
+	@scripts/build_native.sh release
+	@$(PYTHON_BIN) bench/race.py $(BENCH)
+
+fuzz: setup
+	@$(PYTHON_BIN) scripts/fuzz.py --seconds $(FUZZ_SECONDS)
+
+format: setup
+	@scripts/format.sh
+
+lint: setup
+	@scripts/build_native.sh release
+	@$(PYTHON_BIN) scripts/test.py lint
+	@scripts/tidy.sh
+
+clean:
+	rm -rf build demo results dist

@@ -1,0 +1,77 @@
+"""What is raced. One small module per library; adding a peer is adding a module to FAMILIES.
+
+A family's CASES say how each of its ways to load or save is measured. The modules are imported by the driver, which has
+only the standard library: what a case needs it imports inside its `start`.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+FAMILIES = ("fio", "safetensors_cases", "fastsafetensors_cases", "torch_cases", "penstock_cases", "native_cases")
+
+
+@dataclass(frozen=True)
+class Race:
+    """Cases that may be compared: the same file, the same start, the same work."""
+
+    name: str
+    key: str  # for the command line
+    warm: bool  # is the input in the page cache when the clock starts?
+    many: bool = False  # the file of 100,000 small tensors instead of the model
+    saves: bool = False
+    unit: str = "GiB/s"  # or "ms", where bytes mean little
+
+
+COLD_LOAD = Race("cold load", "cold", warm=False)
+WARM_LOAD = Race("warm load", "warm", warm=True)
+SAVE = Race("durable save of a new file", "save", warm=False, saves=True)
+OPEN_MANY = Race("open 100,000 tensors and list their names", "open", warm=True, many=True, unit="ms")
+LOAD_MANY = Race("load 100,000 small tensors", "many", warm=True, many=True, unit="ms")
+IMPORT = Race("import", "import", warm=True, many=True, unit="ms")
+RACES = (COLD_LOAD, WARM_LOAD, SAVE, OPEN_MANY, LOAD_MANY, IMPORT)
+
+
+@dataclass(frozen=True)
+class Task:
+    """What one measurement works on. Crosses to the measured process as JSON."""
+
+    case: str
+    file: str  # the checkpoint to load, or to have in memory before the save
+    output: str = ""  # where a save goes; does not exist
+    verify: bool = False  # checksum everything afterwards
+    make_input_from: str = ""  # not a measurement: make `file` from this one
+
+
+# Does what must not be timed (imports, filling memory) and returns what is: a function that gives the tensors it loaded.
+Start = Callable[[Task], Callable[[], Any]]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One competitor in one race. Exactly one of `start`, `native` and `external` says how it runs."""
+
+    name: str
+    race: Race
+    role: str  # "ceiling", "peer" or "ours"
+    start: Start | None = None  # in a fresh Python process, of the peers' environment unless the role is "ours"
+    native: Callable[[Task], list[str]] | None = None  # a program that speaks the protocol of measure.py
+    external: Callable[[Task, str], dict[str, float]] | None = None  # measures itself; given the Python to use
+    input_suffix: str = ".safetensors"  # loads of another format name it, and how its file is made from the model
+    make_input: Callable[[str, str], None] | None = None
+    in_default_race: bool = True
+
+    @property
+    def key(self) -> str:
+        return f"{self.race.key}: {self.name}"
+
+
+def all_cases() -> list[Case]:
+    return [case for family in FAMILIES for case in importlib.import_module(f"cases.{family}").CASES]
+
+
+def find_case(key: str) -> Case:
+    return next(case for case in all_cases() if case.key == key)

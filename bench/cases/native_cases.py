@@ -1,0 +1,26 @@
+"""penstock from C++: the programs of bench/native, as `scripts/build_native.sh release` builds them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from cases import COLD_LOAD, SAVE, WARM_LOAD, Case, Task
+
+PROGRAMS = Path(__file__).resolve().parents[2] / "build" / "release" / "bench" / "native"
+
+
+def load(*options: str) -> list[str]:
+    return [str(PROGRAMS / "load_bench"), *options]
+
+
+def save(task: Task) -> list[str]:
+    return [str(PROGRAMS / "save_bench"), task.file, task.output]
+
+
+CASES = [
+    Case("penstock C++", COLD_LOAD, "ours", native=lambda task: load(task.file)),
+    Case("penstock C++, reused memory", COLD_LOAD, "ours", native=lambda task: load("--reuse", task.file)),
+    Case("penstock C++", WARM_LOAD, "ours", native=lambda task: load(task.file)),
+    Case("penstock C++, copied", WARM_LOAD, "ours", native=lambda task: load("--buffered", task.file)),
+    Case("penstock C++", SAVE, "ours", native=save),
+]

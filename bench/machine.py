@@ -1,0 +1,108 @@
+"""What the driver asks of the system: the page cache, the drive's counters, and a description for the report."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import platform
+import time
+from pathlib import Path
+
+CACHESTAT = 451  # the system call's number, the same on every architecture
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.mmap.restype = ctypes.c_void_p
+_libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+_libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+_libc.mincore.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p]
+
+
+def can_drop_everything() -> bool:
+    return os.access("/proc/sys/vm/drop_caches", os.W_OK)
+
+
+def drop_page_cache(paths: list[Path]) -> None:
+    """Makes the next read of these files cold: the whole cache as root, else the files' own pages."""
+    os.sync()
+    if can_drop_everything():
+        Path("/proc/sys/vm/drop_caches").write_text("1")
+    for path in filter(Path.exists, paths):
+        with path.open("rb") as file:
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def warm_page_cache(path: Path) -> None:
+    buffer = bytearray(4 << 20)
+    with path.open("rb", buffering=0) as file:
+        while file.readinto(buffer):
+            pass
+
+
+def resident_bytes(path: Path) -> int:
+    """How much of a file the page cache holds. Some filesystems answer cachestat with 0: then mincore has the word."""
+    if not path.exists() or path.stat().st_size == 0:
+        return 0
+    with path.open("rb") as file:
+        return _cachestat(file.fileno()) or _mincore(file.fileno(), path.stat().st_size)
+
+
+def _cachestat(descriptor: int) -> int:
+    whole_file = (ctypes.c_uint64 * 2)(0, 0)
+    pages = (ctypes.c_uint64 * 5)()
+    if _libc.syscall(CACHESTAT, descriptor, whole_file, pages, 0) != 0:
+        return 0
+    return pages[0] * mmap.PAGESIZE
+
+
+def _mincore(descriptor: int, size: int) -> int:
+    address = _libc.mmap(None, size, mmap.PROT_READ, mmap.MAP_SHARED, descriptor, 0)
+    if address == ctypes.c_void_p(-1).value:
+        return 0
+    try:
+        flags = ctypes.create_string_buffer(-(-size // mmap.PAGESIZE))
+        if _libc.mincore(address, size, flags) != 0:
+            return 0
+        return sum(byte & 1 for byte in flags.raw[: -(-size // mmap.PAGESIZE)]) * mmap.PAGESIZE
+    finally:
+        _libc.munmap(address, size)
+
+
+def device_bytes(path: Path) -> tuple[int, int] | None:
+    """Bytes that the drive under a path has read and written since boot; nothing where there is no single drive."""
+    device = path.stat().st_dev
+    counters = Path(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}/stat")
+    if not counters.exists():
+        return None
+    fields = counters.read_text().split()
+    return 512 * int(fields[2]), 512 * int(fields[6])
+
+
+def filesystem(path: Path) -> str:
+    """Type and device of the mount that a path is on."""
+    best = ("", "unknown")
+    for line in Path("/proc/self/mounts").read_text().splitlines():
+        source, mount_point, kind = line.split()[:3]
+        inside = path.resolve().is_relative_to(mount_point)
+        if inside and len(mount_point) >= len(best[0]):
+            best = (mount_point, f"{kind} on {source}")
+    return best[1]
+
+
+def system_field(file: str, name: str) -> str:
+    for line in Path(file).read_text().splitlines():
+        if line.startswith(name):
+            return line.split(":", 1)[1].strip()
+    return "unknown"
+
+
+def describe(directory: Path) -> dict[str, str | int]:
+    return {
+        "processor": system_field("/proc/cpuinfo", "model name"),
+        "cores": os.cpu_count() or 1,
+        "memory_gib": round(int(system_field("/proc/meminfo", "MemTotal").split()[0]) / (1 << 20)),
+        "kernel": platform.release(),
+        "filesystem": filesystem(directory),
+        "python": platform.python_version(),
+        "caches_dropped_by": "drop_caches" if can_drop_everything() else "posix_fadvise",
+        "date": time.strftime("%Y-%m-%d %H:%M"),
+    }

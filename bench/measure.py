@@ -1,0 +1,84 @@
+"""One measurement in a fresh process: prepares, says "ready", waits for a line on stdin, works, prints one JSON line.
+
+The programs of bench/native speak the same protocol. Times, processor seconds and memory are those between the line and
+the end of the work, the touching of every page included; checking the result comes after.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from cases import Race, Task, find_case
+
+
+class Probe:
+    """Wall clock, processor time and memory of this process over a `with` block."""
+
+    def __enter__(self) -> Probe:
+        Path("/proc/self/clear_refs").write_text("5")  # restarts VmHWM
+        self._memory = memory_kib()
+        self._usage = resource.getrusage(resource.RUSAGE_SELF)
+        self._begin = time.perf_counter()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        seconds = time.perf_counter() - self._begin
+        usage = resource.getrusage(resource.RUSAGE_SELF)
+        before, after = self._memory, memory_kib()
+        self.result = {
+            "seconds": seconds,
+            "cpu_seconds": usage.ru_utime + usage.ru_stime - self._usage.ru_utime - self._usage.ru_stime,
+            "major_faults": usage.ru_majflt - self._usage.ru_majflt,
+            "minor_faults": usage.ru_minflt - self._usage.ru_minflt,
+            "peak_bytes": 1024 * (after["VmHWM"] - before["VmRSS"]),
+            "anonymous_bytes": 1024 * (after["RssAnon"] - before["RssAnon"]),
+            "file_mapped_bytes": 1024 * (after["RssFile"] - before["RssFile"]),
+        }
+
+
+def memory_kib() -> dict[str, int]:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    fields = (line.split() for line in lines if line.startswith(("Vm", "Rss")))
+    return {field[0].rstrip(":"): int(field[1]) for field in fields}
+
+
+def measure(action: Any, race: Race, verify: bool) -> dict[str, Any]:
+    from tensors import checksum, touch_every_page
+
+    loads_model = not race.saves and not race.many
+    page_sample = None
+    with Probe() as probe:
+        tensors = action()
+        if loads_model:
+            page_sample = touch_every_page(tensors)
+    result: dict[str, Any] = dict(probe.result)
+    if loads_model:
+        result["page_sample"] = page_sample
+        if verify:
+            result["checksum"] = checksum(tensors)
+    return result
+
+
+def main() -> None:
+    task = Task(**json.loads(sys.argv[1]))
+    case = find_case(task.case)
+    if task.make_input_from:
+        assert case.make_input is not None
+        case.make_input(task.make_input_from, task.file)
+        return
+    assert case.start is not None
+    import numpy  # noqa: F401  used by the touching; its import is not what is measured
+
+    action = case.start(task)
+    print("ready", flush=True)
+    sys.stdin.readline()
+    print(json.dumps(measure(action, case.race, task.verify)), flush=True)
+
+
+if __name__ == "__main__":
+    main()

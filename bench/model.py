@@ -1,0 +1,139 @@
+"""The files that are raced: a transformer in bfloat16, and a file of very many small tensors.
+
+Both are plain safetensors, written here with the standard library alone so that no competitor had a hand in them. Beside
+each lies a .json with what a correct load must give.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import struct
+import zlib
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+GIB = 1 << 30
+PAGE_SIZE = 4096
+HIDDEN, INTERMEDIATE, KEY_VALUE, VOCABULARY = 2048, 5632, 256, 32000
+
+# name, dtype, shape
+Tensor = tuple[str, str, list[int]]
+ELEMENT_SIZE = {"BF16": 2, "F32": 4}
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What the tensors of a file hold, for checking a load or a save."""
+
+    nbytes: int
+    tensors: int
+    checksum: int  # CRC-32 over all tensors' bytes, by name
+    page_sample: int  # sum of the first byte of every 4096 of each tensor: cheap enough for every round
+
+
+def transformer(layers: int) -> list[Tensor]:
+    """The tensors of a Llama-like model; 22 layers are 201 tensors and 2.05 GiB."""
+    shapes: dict[str, list[int]] = {
+        "model.embed_tokens.weight": [VOCABULARY, HIDDEN],
+        "model.norm.weight": [HIDDEN],
+        "lm_head.weight": [VOCABULARY, HIDDEN],
+    }
+    for layer in range(layers):
+        prefix = f"model.layers.{layer}."
+        shapes[prefix + "input_layernorm.weight"] = [HIDDEN]
+        shapes[prefix + "post_attention_layernorm.weight"] = [HIDDEN]
+        shapes[prefix + "self_attn.q_proj.weight"] = [HIDDEN, HIDDEN]
+        shapes[prefix + "self_attn.k_proj.weight"] = [KEY_VALUE, HIDDEN]
+        shapes[prefix + "self_attn.v_proj.weight"] = [KEY_VALUE, HIDDEN]
+        shapes[prefix + "self_attn.o_proj.weight"] = [HIDDEN, HIDDEN]
+        shapes[prefix + "mlp.gate_proj.weight"] = [INTERMEDIATE, HIDDEN]
+        shapes[prefix + "mlp.up_proj.weight"] = [INTERMEDIATE, HIDDEN]
+        shapes[prefix + "mlp.down_proj.weight"] = [HIDDEN, INTERMEDIATE]
+    return [(name, "BF16", shape) for name, shape in sorted(shapes.items())]
+
+
+def layers_for(gib: float) -> int:
+    """How many layers come closest to this size."""
+    return min(range(1, 400), key=lambda layers: abs(sum(map(tensor_nbytes, transformer(layers))) - gib * GIB))
+
+
+def many_small(count: int = 100_000) -> list[Tensor]:
+    return [(f"model.layers.{i // 100}.experts.{i % 100}.scale", "F32", [16]) for i in range(count)]
+
+
+def tensor_nbytes(tensor: Tensor) -> int:
+    _, dtype, shape = tensor
+    count = ELEMENT_SIZE[dtype]
+    for extent in shape:
+        count *= extent
+    return count
+
+
+def encode_header(tensors: list[Tensor]) -> bytes:
+    entries, end = {}, 0
+    for name, dtype, shape in tensors:
+        begin, end = end, end + tensor_nbytes((name, dtype, shape))
+        entries[name] = {"dtype": dtype, "shape": shape, "data_offsets": [begin, end]}
+    text = json.dumps(entries, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return struct.pack("<Q", len(text)) + text
+
+
+def write(path: Path, tensors: list[Tensor], seed: int) -> Expected:
+    """Writes seeded random bytes, and remembers what they were beside the file."""
+    tensors = sorted(tensors)
+    generator = random.Random(seed)
+    checksum = page_sample = 0
+    with path.open("wb") as file:
+        file.write(encode_header(tensors))
+        for tensor in tensors:
+            data = generator.randbytes(tensor_nbytes(tensor))
+            file.write(data)
+            checksum = zlib.crc32(data, checksum)
+            page_sample += sum(data[::PAGE_SIZE])
+    expected = Expected(sum(map(tensor_nbytes, tensors)), len(tensors), checksum, page_sample)
+    path.with_suffix(".json").write_text(json.dumps({**asdict(expected), "seed": seed}))
+    return expected
+
+
+def ensure(path: Path, tensors: list[Tensor], seed: int = 1) -> Expected:
+    """The file as `write` makes it; made only when it is not there."""
+    nbytes = sum(map(tensor_nbytes, tensors))
+    try:
+        known = json.loads(path.with_suffix(".json").read_text())
+        complete = path.stat().st_size == nbytes + len(encode_header(sorted(tensors)))
+        if complete and known.pop("seed") == seed and known["nbytes"] == nbytes:
+            return Expected(**known)
+    except (OSError, ValueError, KeyError, TypeError):
+        pass  # not there, or not whole: write it
+    print(f"[bench] writing {path.name} ({nbytes / GIB:.2f} GiB, {len(tensors)} tensors)", flush=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return write(path, tensors, seed)
+
+
+def read_header(path: Path) -> tuple[dict[str, dict[str, object]], int]:
+    """The entries of a safetensors file, and where its data begins."""
+    with path.open("rb") as file:
+        length = struct.unpack("<Q", file.read(8))[0]
+        entries = json.loads(file.read(length))
+    entries.pop("__metadata__", None)
+    return entries, 8 + length
+
+
+def tensor_data(path: Path) -> Iterator[bytes]:
+    """The bytes of every tensor, by name."""
+    entries, base = read_header(path)
+    with path.open("rb") as file:
+        for _, entry in sorted(entries.items()):
+            begin, end = entry["data_offsets"]  # type: ignore[misc]
+            file.seek(base + begin)
+            yield file.read(end - begin)
+
+
+def checksum_file(path: Path) -> int:
+    checksum = 0
+    for data in tensor_data(path):
+        checksum = zlib.crc32(data, checksum)
+    return checksum

@@ -1,0 +1,88 @@
+"""The speeds that penstock promises, as ratios of figures measured side by side. The race says which of them hold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from model import GIB
+from summary import Summary
+
+MIB = 1 << 20
+
+
+@dataclass(frozen=True)
+class Promise:
+    """`measure` gives the figure from the summaries of the cases it names; `holds` compares it with the limit."""
+
+    text: str
+    cases: tuple[str, ...]
+    measure: Callable[..., float]
+    limit: float
+    at_least: bool = True
+
+    def holds(self, figure: float) -> bool:
+        return figure >= self.limit if self.at_least else figure <= self.limit
+
+
+def speed(ours: Summary, other: Summary) -> float:
+    return ours.speed_over(other)
+
+
+def cpu(ours: Summary, other: Summary) -> float:
+    return (ours.cpu_seconds or 0) / (other.cpu_seconds or 1)
+
+
+def cpu_per_gib(ours: Summary) -> float:
+    return (ours.cpu_seconds or 0) / (ours.payload_bytes / GIB)
+
+
+def memory_above_payload(ours: Summary) -> float:
+    return ((ours.peak_bytes or 0) - ours.payload_bytes) / MIB
+
+
+def cache_left(ours: Summary) -> float:
+    return (ours.cache_growth_bytes or 0) / MIB
+
+
+COLD, REUSED = "cold: penstock.load", "cold: penstock.load, reused memory"
+FIO_READ, FAST = "cold: fio direct read", "cold: fastsafetensors"
+WARM, COPIED = "warm: penstock.load", "warm: penstock.load, copied"
+SAVED = "save: penstock.save"
+
+PROMISES = (
+    Promise("cold load: speed over fio", (COLD, FIO_READ), speed, 1.1),
+    Promise("cold load: speed over fastsafetensors", (COLD, FAST), speed, 1.2),
+    Promise("cold load: processor time over fastsafetensors", (COLD, FAST), cpu, 1.0, at_least=False),
+    Promise("cold load: speed over safetensors", (COLD, "cold: safetensors load_file"), speed, 2.0),
+    Promise("cold load: memory above the payload, MiB", (COLD,), memory_above_payload, 64, at_least=False),
+    Promise("cold load: page cache left behind, MiB", (COLD,), cache_left, 1, at_least=False),
+    Promise("cold load, reused memory: speed over fio", (REUSED, FIO_READ), speed, 1.1),
+    Promise(
+        "cold load, reused memory: processor time over fastsafetensors", (REUSED, FAST), cpu, 1 / 3, at_least=False
+    ),
+    Promise("warm load: speed over safetensors' mmap", (WARM, "warm: safetensors load_file"), speed, 0.9),
+    Promise("warm load, copied: speed over fastsafetensors", (COPIED, "warm: fastsafetensors"), speed, 1.5),
+    Promise("warm load, copied: the same, buffered", (COPIED, "warm: fastsafetensors, buffered"), speed, 1.5),
+    Promise("save: speed over fio", (SAVED, "save: fio direct write"), speed, 1.1),
+    Promise("save: speed over safetensors + fsync", (SAVED, "save: safetensors save_file + fsync"), speed, 2.5),
+    Promise("save: processor seconds per GiB", (SAVED,), cpu_per_gib, 0.3, at_least=False),
+    Promise(
+        "open 100,000 tensors: speed over safetensors",
+        ("open: penstock.open", "open: safetensors safe_open"),
+        speed,
+        2.0,
+    ),
+    Promise("import penstock, ms", ("import: import penstock",), lambda ours: ours.value, 50, at_least=False),
+)
+
+
+def judge(summaries: list[Summary]) -> list[tuple[Promise, float, bool]]:
+    """Every promise whose cases were measured, with its figure and whether it holds."""
+    by_key = {summary.case.key: summary for summary in summaries}
+    verdicts = []
+    for promise in PROMISES:
+        if all(key in by_key for key in promise.cases):
+            figure = promise.measure(*(by_key[key] for key in promise.cases))
+            verdicts.append((promise, figure, promise.holds(figure)))
+    return verdicts

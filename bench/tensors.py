@@ -1,0 +1,56 @@
+"""What the measured Python processes do with tensors. The same code serves every competitor."""
+
+from __future__ import annotations
+
+import os
+import zlib
+from pathlib import Path
+from typing import Any
+
+import model
+
+
+def as_bytes(tensor: Any) -> Any:
+    """A flat uint8 view of a torch tensor."""
+    import torch
+
+    return tensor.reshape(-1).view(torch.uint8).numpy()
+
+
+def touch_every_page(tensors: dict[str, Any]) -> int:
+    """Reads a byte of every page, so that what was only mapped is really there. Their sum proves it."""
+    total = 0
+    for tensor in tensors.values():
+        total += int(as_bytes(tensor)[:: model.PAGE_SIZE].sum())
+    return total
+
+
+def checksum(tensors: dict[str, Any]) -> int:
+    value = 0
+    for _, tensor in sorted(tensors.items()):
+        value = zlib.crc32(as_bytes(tensor), value)
+    return value
+
+
+def read_into_memory(path: str) -> dict[str, Any]:
+    """The tensors in memory that torch allocated, one by one, as training leaves them."""
+    import torch
+
+    dtypes = {"BF16": torch.bfloat16, "F32": torch.float32}
+    entries, base = model.read_header(Path(path))
+    tensors = {}
+    with open(path, "rb") as file:
+        for name, entry in entries.items():
+            tensor = torch.empty(entry["shape"], dtype=dtypes[str(entry["dtype"])])
+            file.seek(base + entry["data_offsets"][0])  # type: ignore[index]
+            file.readinto(memoryview(as_bytes(tensor)))
+            tensors[name] = tensor
+    return tensors
+
+
+def sync_file(path: str) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,239 @@
+// penstock bench: what this drive can do, and what penstock makes of it.
+#include <algorithm>
+#include <array>
+#include <filesystem>
+
+#include "bench_rounds.h"
+#include "checkpoint.h"
+#include "command.h"
+#include "interrupt.h"
+#include "json.h"
+#include "model.h"
+#include "penstock/error.h"
+#include "table.h"
+#include "text.h"
+#include "units.h"
+
+namespace penstock::cli {
+namespace {
+
+constexpr const char* kFooter =
+    "Examples\n"
+    "  penstock bench                        a model of 1 GiB in this directory, removed afterwards\n"
+    "  penstock bench --dir /data --size 4GiB --rounds 5\n"
+    "  penstock bench model.safetensors      your own file; saves go to a temporary directory beside it\n"
+    "\n"
+    "The drive's read and write rates are direct transfers that move the bytes and do nothing else. 1.00x is as fast "
+    "as that.\n"
+    "A cold load starts with nothing of the file in the page cache, a warm one with all of it. Every page of what was\n"
+    "loaded is touched, and a save ends when the drive has it all; both count. Figures are medians of the rounds.";
+
+struct Options {
+  std::string path;
+  std::string directory;
+  std::uint64_t size = kGiB;
+  unsigned rounds = 3;
+};
+
+struct StepText {
+  Step step;
+  const char* key;    // in JSON
+  const char* title;  // for people
+  Step ceiling;
+};
+
+constexpr std::array<StepText, kStepCount> kSteps = {
+    {{Step::kReadCeiling, "read_ceiling", "drive, direct read", Step::kReadCeiling},
+     {Step::kColdLoad, "cold_load", "cold load, fresh memory", Step::kReadCeiling},
+     {Step::kColdLoadReused, "cold_load_reused", "cold load, reused memory", Step::kReadCeiling},
+     {Step::kWarmLoad, "warm_load", "warm load", Step::kReadCeiling},
+     {Step::kWarmLoadCopied, "warm_load_copied", "warm load, copied", Step::kReadCeiling},
+     {Step::kWriteCeiling, "write_ceiling", "drive, durable write", Step::kWriteCeiling},
+     {Step::kSave, "save", "durable save", Step::kWriteCeiling}}};
+
+const StepText& text_of(Step step) {
+  return *std::find_if(kSteps.begin(), kSteps.end(), [step](const StepText& text) { return text.step == step; });
+}
+
+// Everything that the output says.
+struct Report {
+  std::string path;
+  std::uint64_t bytes = 0;
+  std::uint64_t tensors = 0;
+  unsigned rounds = 0;
+  bool cold = true;
+  std::vector<std::string> notes;
+  std::vector<std::pair<StepText, StepResult>> results;
+
+  double ceiling_of(const StepText& text) const {
+    for (const auto& [other, result] : results) {
+      if (other.step == text.ceiling) return result.measurement.median();
+    }
+    return 0;
+  }
+
+  double ratio_of(const StepText& text, const StepResult& result) const {
+    const double ceiling = ceiling_of(text);
+    return ceiling > 0 ? result.measurement.median() / ceiling : 0;
+  }
+};
+
+Tone tone_of(double ratio) {
+  return ratio >= 0.9 ? Tone::kGood : ratio >= 0.6 ? Tone::kWarning : Tone::kBad;
+}
+
+void print_report(Console& console, const Report& report) {
+  console.out.print("{}  {}, {}, {}\n\n", console.terminal.paint(Tone::kBold, printable(report.path)),
+                    format_size(report.bytes), format_count_of(report.tensors, "tensor"),
+                    report.rounds == 1 ? "one round" : fmt::format("median of {} rounds", report.rounds));
+  Table table({{""},
+               {"GiB/s", Align::kRight, Tone::kBold},
+               {"OF DRIVE", Align::kRight},
+               {"RANGE", Align::kRight, Tone::kDim},
+               {"HOW", Align::kLeft, Tone::kDim}});
+  for (const auto& [text, result] : report.results) {
+    if (text.step == Step::kWriteCeiling) table.add_gap();
+    const double ratio = report.ratio_of(text, result);
+    const bool is_ceiling = text.step == text.ceiling;
+    table.add({Cell(is_ceiling ? Tone::kAccent : Tone::kPlain, text.title),
+               fmt::format("{:.2f}", result.measurement.median()),
+               is_ceiling ? Cell("") : Cell(tone_of(ratio), fmt::format("{:.2f}x", ratio)), result.measurement.range(),
+               result.how});
+  }
+  table.print(console.out, console.terminal);
+  if (!report.notes.empty()) console.out.write("\n");
+  for (const std::string& note : report.notes) {
+    console.out.print("  {} {}\n", console.terminal.paint(Tone::kWarning, "note:"), printable(note));
+  }
+}
+
+void write_result(JsonWriter& json, const Report& report, const StepText& text, const StepResult& result) {
+  json.begin_object();
+  json.field("name", text.key);
+  json.field("gib_per_second", result.measurement.median());
+  if (text.step != text.ceiling) json.field("of_drive", report.ratio_of(text, result));
+  json.key("rounds");
+  json.begin_array();
+  for (const double rate : result.measurement.rates()) json.value(rate);
+  json.end_array();
+  json.field("how", result.how);
+  json.end_object();
+}
+
+void print_json(Console& console, const Report& report) {
+  JsonWriter json;
+  json.begin_object();
+  json.field("path", report.path);
+  json.field("bytes", report.bytes);
+  json.field("tensors", report.tensors);
+  json.field("rounds", report.rounds);
+  json.field("cold", report.cold);
+  json.key("results");
+  json.begin_array();
+  for (const auto& [text, result] : report.results) write_result(json, report, text, result);
+  json.end_array();
+  json.key("notes");
+  json.begin_array();
+  for (const std::string& note : report.notes) json.value(note);
+  json.end_array();
+  json.end_object();
+  console.out.write(json.take() + "\n");
+}
+
+Report make_report(const std::string& path, const BenchRounds& rounds, unsigned round_count) {
+  Report report;
+  report.path = path;
+  report.bytes = rounds.bytes();
+  report.tensors = rounds.tensors();
+  report.rounds = round_count;
+  report.cold = rounds.could_drop_cache();
+  for (const StepText& text : kSteps) {
+    if (rounds.result(text.step).measurement.count() > 0) report.results.emplace_back(text, rounds.result(text.step));
+  }
+  if (!rounds.could_drop_cache()) {
+    report.notes.emplace_back("the page cache could not be dropped here (is it tmpfs?): the cold figures are not cold");
+  }
+  if (!rounds.could_fill_cache()) {
+    report.notes.emplace_back("the file did not stay in the page cache: the warm figures are not warm");
+  }
+  if (!rounds.loads_everything()) {
+    report.notes.emplace_back("not all of it fits in memory: a part was measured");
+  }
+  return report;
+}
+
+// Where saves are measured; nothing when that can't be done but the rest can.
+std::unique_ptr<ScratchDirectory> make_scratch(const Options& options, std::uint64_t nbytes, std::string& why_not) {
+  const bool own_file = !options.path.empty();
+  std::filesystem::path parent = options.directory;
+  if (parent.empty()) {
+    parent = own_file ? std::filesystem::absolute(options.path).parent_path() : std::filesystem::path(".");
+  }
+  try {
+    auto scratch = std::make_unique<ScratchDirectory>(parent);
+    // The made-up model and the saved copy of it exist at the same time.
+    const std::uint64_t needed = (own_file ? 1 : 2) * nbytes + 64 * kMiB;
+    const std::uint64_t available = std::filesystem::space(parent).available;
+    if (available >= needed) return scratch;
+    throw Error(ErrorKind::kNoSpace, fmt::format("{}: {} are needed, {} are free", parent.string(), format_size(needed),
+                                                 format_size(available)));
+  } catch (const Error& error) {
+    if (!own_file) throw;
+    why_not = fmt::format("saving was not measured: {}", error.what());
+    return nullptr;
+  }
+}
+
+BenchRounds run_rounds(const Reader& reader, const ScratchDirectory* scratch, unsigned round_count, ProgressBar& bar) {
+  std::size_t steps_done = 0;
+  Step current = Step::kReadCeiling;
+  const auto total = static_cast<double>(round_count) * (scratch != nullptr ? kStepCount : kStepCount - 2);
+  const auto show = [&](Step step, double fraction) {
+    if (fraction == 0 && step != current) ++steps_done;
+    current = step;
+    bar.show((static_cast<double>(steps_done) + fraction) / total, text_of(step).title);
+  };
+  const auto scratch_path = scratch != nullptr ? std::optional(scratch->path()) : std::nullopt;
+  BenchRounds rounds(reader, scratch_path, available_memory() / 2, show);
+  for (unsigned i = 0; i < round_count; ++i) rounds.run();
+  return rounds;
+}
+
+int run(Console& console, const Options& options) {
+  const bool own_file = !options.path.empty();
+  std::optional<Reader> reader;
+  if (own_file) reader.emplace(std::filesystem::path(options.path));
+  std::string why_no_save;
+  const auto scratch = make_scratch(options, own_file ? total_file_size(*reader) : options.size, why_no_save);
+  ProgressBar bar("preparing", console.error_terminal, console.progress_mode());
+  if (!own_file) {
+    const std::filesystem::path model = scratch->path() / "model.safetensors";
+    make_model(model, options.size, bar.function());
+    reader.emplace(model);
+  }
+  bar.set_label("measuring");
+  const BenchRounds rounds = run_rounds(*reader, scratch.get(), options.rounds, bar);
+  bar.finish();
+  Report report = make_report(own_file ? options.path : "temporary model", rounds, options.rounds);
+  if (!why_no_save.empty()) report.notes.push_back(why_no_save);
+  console.json ? print_json(console, report) : print_report(console, report);
+  return kSuccess;
+}
+
+}  // namespace
+
+void add_bench(CLI::App& app, Action& action) {
+  CLI::App* const command = app.add_subcommand("bench", "Measure loads and saves against what the drive can do");
+  command->footer(kFooter);
+  const auto options = std::make_shared<Options>();
+  command->add_option("FILE", options->path, "A checkpoint; without one a temporary model is made");
+  add_size_option(*command, "--size", options->size, "Size of the temporary model (1GiB)");
+  command->add_option("--dir", options->directory, "Where to put temporary files (this directory, or FILE's)")
+      ->type_name("DIR");
+  command->add_option("--rounds", options->rounds, "How often to measure (3)")
+      ->type_name("N")
+      ->check(CLI::Range(1, 1000));
+  command->callback([options, &action] { action = [options](Console& console) { return run(console, *options); }; });
+}
+
+}  // namespace penstock::cli

@@ -1,0 +1,85 @@
+#include "checkpoint.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <fnmatch.h>
+
+#include <algorithm>
+
+#include "units.h"
+
+namespace penstock::cli {
+
+std::string format_shape(std::span<const std::int64_t> shape) {
+  return fmt::format("[{}]", fmt::join(shape, ", "));
+}
+
+std::uint64_t element_count(const TensorInfo& tensor) {
+  // In two steps: nbytes * 8 may not fit.
+  const std::uint64_t bits = dtype_bits(tensor.dtype);
+  return bits >= 8 ? tensor.nbytes / (bits / 8) : tensor.nbytes / bits * 8 + tensor.nbytes % bits * 8 / bits;
+}
+
+std::uint64_t total_file_size(const Reader& reader) {
+  std::uint64_t nbytes = 0;
+  for (const FileInfo& file : reader.files()) nbytes += file.size;
+  return nbytes;
+}
+
+std::string format_kind(const Reader& reader) {
+  const auto files = reader.files();
+  const std::string format = files.empty() ? "no files" : files.front().format;
+  return files.size() > 1 ? fmt::format("{}, {}", format, format_count_of(files.size(), "file")) : format;
+}
+
+bool matches_any(const std::vector<std::string>& globs, const std::string& name) {
+  return globs.empty() || std::any_of(globs.begin(), globs.end(), [&](const std::string& glob) {
+           return fnmatch(glob.c_str(), name.c_str(), 0) == 0;
+         });
+}
+
+std::string literal_glob(std::string_view text) {
+  std::string glob;
+  for (const char c : text) {
+    if (std::string_view("*?[\\").find(c) != std::string_view::npos) glob += '\\';
+    glob += c;
+  }
+  return glob;
+}
+
+std::string format_path(const Stats& stats) {
+  std::string out = stats.path;
+  if (!stats.landing.empty() && stats.landing != stats.path) out += ", " + stats.landing;
+  if (stats.block_size == 0 || stats.queue_depth == 0 || stats.path == "mapped") return out;
+  return fmt::format("{}, {} {} x {}", out, stats.backend, format_round_size(stats.block_size), stats.queue_depth);
+}
+
+void write_stats(JsonWriter& json, const Stats& stats) {
+  json.field("bytes", stats.bytes);
+  json.field("seconds", stats.seconds);
+  json.field("sync_seconds", stats.sync_seconds);
+  json.field("tensors", stats.tensors);
+  json.field("tensors_moved", stats.tensors_moved);
+  json.field("bytes_direct", stats.bytes_direct);
+  json.field("bytes_buffered", stats.bytes_buffered);
+  json.field("bytes_mapped", stats.bytes_mapped);
+  json.field("bytes_copied", stats.bytes_copied);
+  json.field("bytes_on_device", stats.bytes_on_device);
+  json.field("requests", stats.requests);
+  json.field("resumed", stats.resumed);
+  json.field("path", stats.path);
+  json.field("landing", stats.landing);
+  json.field("backend", stats.backend);
+  json.field("block_size", stats.block_size);
+  json.field("queue_depth", stats.queue_depth);
+  json.field("threads", stats.threads);
+  json.field("reason", stats.reason);
+}
+
+void write_metadata(JsonWriter& json, const Metadata& metadata) {
+  json.begin_object();
+  for (const auto& [key, value] : metadata) json.field(key, value);
+  json.end_object();
+}
+
+}  // namespace penstock::cli

@@ -1,0 +1,41 @@
+// Small things that several commands say about a checkpoint.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "json.h"
+#include "penstock/options.h"
+#include "penstock/reader.h"
+
+namespace penstock::cli {
+
+// "[4096, 11008]", "[]" for a scalar.
+std::string format_shape(std::span<const std::int64_t> shape);
+
+// How many numbers a tensor holds.
+std::uint64_t element_count(const TensorInfo& tensor);
+
+std::uint64_t total_file_size(const Reader& reader);
+
+// "safetensors", or "safetensors, 3 files".
+std::string format_kind(const Reader& reader);
+
+// True when there are no patterns or one of them matches the whole name; * matches dots too.
+bool matches_any(const std::vector<std::string>& globs, const std::string& name);
+
+// A glob that matches `text` and nothing else.
+std::string literal_glob(std::string_view text);
+
+// "direct, staged, uring 2 MiB x 8": how a load or save went about it.
+std::string format_path(const Stats& stats);
+
+// All of the statistics, as the fields of an object that is open.
+void write_stats(JsonWriter& json, const Stats& stats);
+
+void write_metadata(JsonWriter& json, const Metadata& metadata);
+
+}  // namespace penstock::cli

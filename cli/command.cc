@@ -1,0 +1,35 @@
+#include "command.h"
+
+#include <unistd.h>
+
+#include "text.h"
+#include "units.h"
+
+namespace penstock::cli {
+namespace {
+
+void write_line(std::string_view start, std::string_view message) {
+  const std::string line = std::string(start) + printable(message) + '\n';
+  [[maybe_unused]] const auto ignored = ::write(STDERR_FILENO, line.data(), line.size());
+}
+
+}  // namespace
+
+void Console::complain(std::string_view message) const {
+  write_line(error_terminal.paint(Tone::kBad, "penstock:") + ' ', message);
+}
+
+void Console::note(std::string_view message) const {
+  write_line(error_terminal.paint(Tone::kWarning, "note:") + ' ', message);
+}
+
+CLI::Option* add_size_option(CLI::App& app, const std::string& names, std::uint64_t& nbytes, const std::string& help) {
+  const auto parse = [&nbytes](const std::string& text) {
+    const auto size = parse_size(text);
+    if (!size) throw CLI::ValidationError("'" + text + "' is not a size (such as 5GB, 64MiB or 4096)");
+    nbytes = *size;
+  };
+  return app.add_option_function<std::string>(names, parse, help)->type_name("SIZE");
+}
+
+}  // namespace penstock::cli

@@ -1,0 +1,191 @@
+// penstock convert: copies a checkpoint to another layout, format or dtype, in a stream and in bounded memory.
+#include "penstock/convert.h"
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <filesystem>
+
+#include "checkpoint.h"
+#include "command.h"
+#include "interrupt.h"
+#include "json.h"
+#include "text.h"
+#include "units.h"
+
+namespace penstock::cli {
+namespace {
+
+constexpr const char* kFooter =
+    "Examples\n"
+    "  penstock convert model/ model.safetensors                        join shards\n"
+    "  penstock convert model.safetensors out/model.safetensors --max-shard-size 5GB\n"
+    "  penstock convert a.safetensors b.safetensors --dtype bf16        floating tensors become BF16\n"
+    "  penstock convert a.safetensors b.safetensors --select 'decoder.*' --select '*.bias'\n"
+    "\n"
+    "DST appears whole or not at all. SRC is never changed.";
+
+struct Options {
+  std::string source;
+  std::string target;
+  std::optional<DType> dtype;
+  std::vector<std::string> selected;
+  std::uint64_t max_shard_size = 0;
+  std::string format;
+  bool checksums = false;
+  bool force = false;
+  bool fast = false;  // --no-durable
+};
+
+// The names that people know from PyTorch, beside those of the format.
+constexpr std::array<std::pair<std::string_view, DType>, 9> kTorchNames = {{{"FLOAT64", DType::kF64},
+                                                                            {"FLOAT32", DType::kF32},
+                                                                            {"FLOAT16", DType::kF16},
+                                                                            {"FP32", DType::kF32},
+                                                                            {"FP16", DType::kF16},
+                                                                            {"HALF", DType::kF16},
+                                                                            {"BFLOAT16", DType::kBF16},
+                                                                            {"FLOAT8_E4M3FN", DType::kF8E4M3},
+                                                                            {"FLOAT8_E5M2", DType::kF8E5M2}}};
+
+DType dtype_from(const std::string& text) {
+  std::string upper = text;
+  std::transform(upper.begin(), upper.end(), upper.begin(), [](unsigned char c) { return std::toupper(c); });
+  const auto torch_name =
+      std::find_if(kTorchNames.begin(), kTorchNames.end(), [&](const auto& entry) { return entry.first == upper; });
+  const std::optional<DType> dtype = torch_name != kTorchNames.end() ? torch_name->second : parse_dtype(upper);
+  if (!dtype) throw CLI::ValidationError("--dtype: '" + text + "' is not a dtype (such as F32, BF16 or F8_E4M3)");
+  if (!dtype_can_cast(DType::kF32, *dtype)) {
+    throw CLI::ValidationError("--dtype: floating tensors can't be converted to " + std::string(dtype_name(*dtype)));
+  }
+  return *dtype;
+}
+
+namespace fs = std::filesystem;
+
+bool is_file_of(const Reader& source, const fs::path& path) {
+  const auto files = source.files();
+  std::error_code ignored;
+  return std::any_of(files.begin(), files.end(),
+                     [&](const FileInfo& file) { return fs::equivalent(file.path, path, ignored); });
+}
+
+// Files that shards of the target, or their index, may replace: "NAME-00001-of-00003.SUFFIX", "NAME.SUFFIX.index.json".
+std::vector<fs::path> existing_shards(const fs::path& target) {
+  constexpr std::string_view kNumbers = "-[0-9][0-9][0-9][0-9][0-9]-of-[0-9][0-9][0-9][0-9][0-9]";
+  const std::vector<std::string> patterns = {
+      literal_glob(target.stem().string()) + std::string(kNumbers) + literal_glob(target.extension().string()),
+      literal_glob(target.filename().string()) + ".index.json"};
+  const fs::path directory = target.has_parent_path() ? target.parent_path() : ".";
+  std::vector<fs::path> found;
+  std::error_code error;  // no such directory: nothing is there
+  for (const auto& entry : fs::directory_iterator(directory, error)) {
+    if (matches_any(patterns, entry.path().filename().string()))
+      found.push_back(target.parent_path() / entry.path().filename());
+  }
+  return found;
+}
+
+// Nothing of the source is ever replaced, and nothing else unless --force says so.
+void check_target(const Reader& source, const Options& options) {
+  const fs::path target = options.target;
+  std::error_code error;
+  const auto status = fs::symlink_status(target, error);
+  if (fs::is_directory(status)) throw Failure(options.target + ": is a directory; name a file in it");
+  std::vector<fs::path> replaced;
+  if (fs::exists(status)) replaced.push_back(target);
+  if (options.max_shard_size > 0) {
+    const auto shards = existing_shards(target);
+    replaced.insert(replaced.end(), shards.begin(), shards.end());
+  }
+  for (const fs::path& path : replaced) {
+    if (is_file_of(source, path)) throw Failure(path.string() + ": is a file of the source, which is never changed");
+  }
+  if (!options.force && !replaced.empty())
+    throw Failure(replaced.front().string() + ": exists already; --force replaces it");
+}
+
+// An empty result would be a surprise: most likely the pattern is wrong.
+void check_selection(const Reader& source, const Options& options) {
+  const auto tensors = source.tensors();
+  for (const std::string& glob : options.selected) {
+    const bool matches = std::any_of(tensors.begin(), tensors.end(),
+                                     [&](const TensorInfo& tensor) { return matches_any({glob}, tensor.name); });
+    if (!matches) throw Failure(options.source + ": no tensor matches --select '" + glob + "'");
+  }
+}
+
+ConvertOptions library_options(const Options& options, ProgressBar& bar) {
+  ConvertOptions result;
+  if (!options.selected.empty()) {
+    result.select = [globs = options.selected](const TensorInfo& tensor) { return matches_any(globs, tensor.name); };
+  }
+  result.dtype = options.dtype;
+  result.overwrite = options.force;
+  result.save.format = options.format;
+  result.save.max_shard_size = options.max_shard_size;
+  result.save.checksums = options.checksums;
+  result.save.durable = !options.fast;
+  result.save.progress = bar.function();
+  return result;
+}
+
+void print_result(Console& console, const Options& options, const Stats& stats) {
+  if (console.json) {
+    JsonWriter json;
+    json.begin_object();
+    json.field("source", options.source);
+    json.field("target", options.target);
+    json.field("durable", !options.fast);
+    write_stats(json, stats);
+    json.end_object();
+    console.out.write(json.take() + "\n");
+    return;
+  }
+  console.out.print("{} {}  {}, {} in {} ({})\n", console.terminal.good_mark(),
+                    console.terminal.paint(Tone::kBold, printable(options.target)),
+                    format_count_of(stats.tensors, "tensor"), format_size(stats.bytes), format_seconds(stats.seconds),
+                    format_rate(stats.bytes, stats.seconds));
+}
+
+int run(Console& console, const Options& options) {
+  {
+    const Reader source{std::filesystem::path(options.source)};
+    check_target(source, options);
+    check_selection(source, options);
+  }
+  const StoppableWork work;
+  ProgressBar bar("converting", console.error_terminal, console.progress_mode());
+  const Stats stats = convert(options.source, options.target, library_options(options, bar));
+  bar.finish();
+  print_result(console, options, stats);
+  return kSuccess;
+}
+
+}  // namespace
+
+void add_convert(CLI::App& app, Action& action) {
+  CLI::App* const command = app.add_subcommand("convert", "Copy a checkpoint to another layout, format or dtype");
+  command->footer(kFooter);
+  const auto options = std::make_shared<Options>();
+  command->add_option("SRC", options->source, "A file, a directory of shards or an index.json")->required();
+  command->add_option("DST", options->target, "The file to make; with --max-shard-size, shards are named after it")
+      ->required();
+  command
+      ->add_option_function<std::string>(
+          "--dtype", [options](const std::string& text) { options->dtype = dtype_from(text); },
+          "Convert floating tensors to this: F32, BF16, F16, F8_E4M3 ...")
+      ->type_name("DTYPE");
+  command->add_option("--select", options->selected, "Only tensors whose name matches (may be repeated)")
+      ->type_name("GLOB")
+      ->allow_extra_args(false);
+  add_size_option(*command, "--max-shard-size", options->max_shard_size,
+                  "Split into shards of at most this size, with an index");
+  command->add_option("--format", options->format, "Format of DST; by its suffix if not given")->type_name("FORMAT");
+  command->add_flag("--checksums", options->checksums, "Store a CRC-32C of every tensor, for verify");
+  command->add_flag("-f,--force", options->force, "Replace DST if it exists");
+  command->add_flag("--no-durable", options->fast, "Don't wait for the drive: faster, may be lost in a power cut");
+  command->callback([options, &action] { action = [options](Console& console) { return run(console, *options); }; });
+}
+
+}  // namespace penstock::cli

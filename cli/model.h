@@ -1,0 +1,15 @@
+// A model made up for measuring: the names and proportions of a transformer, BF16, filled with noise that no drive can
+// compress away. Every value is finite.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+
+#include "penstock/options.h"
+
+namespace penstock::cli {
+
+// Writes about `nbytes` of tensors to `path`, durably. Throws Error.
+Stats make_model(const std::filesystem::path& path, std::uint64_t nbytes, const ProgressFunction& progress);
+
+}  // namespace penstock::cli

@@ -1,0 +1,62 @@
+#include "table.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <array>
+
+namespace penstock::cli {
+namespace {
+
+// What a table prints, through a pipe.
+std::string printed(const Table& table, const Terminal& terminal = {}) {
+  std::array<int, 2> ends{};
+  EXPECT_EQ(pipe(ends.data()), 0);
+  Output out(ends[1]);
+  table.print(out, terminal);
+  out.flush();
+  close(ends[1]);
+  std::string text(4096, '\0');
+  text.resize(static_cast<std::size_t>(read(ends[0], text.data(), text.size())));
+  close(ends[0]);
+  return text;
+}
+
+TEST(Table, columns_are_aligned_and_lines_have_no_trailing_spaces) {
+  Table table({{"DTYPE"}, {"SIZE", Align::kRight}, {"NAME"}});
+  table.add({"BF16", "16.0 KiB", "short"});
+  table.add({"F8_E4M3", "2 B", "a much longer name"});
+  table.add({"F32"});
+  EXPECT_EQ(printed(table),
+            "  DTYPE        SIZE  NAME\n"
+            "  BF16     16.0 KiB  short\n"
+            "  F8_E4M3       2 B  a much longer name\n"
+            "  F32\n");
+}
+
+TEST(Table, wide_characters_keep_the_columns_aligned) {
+  Table table({{""}, {""}});
+  table.add({"重み", "x"});
+  table.add({"abcde", "y"});
+  EXPECT_EQ(printed(table), "  重み   x\n  abcde  y\n");
+}
+
+TEST(Table, colours_do_not_change_the_alignment) {
+  Table table({{"", Align::kRight, Tone::kGood}, {""}});
+  table.add({"1", "x"});
+  table.add({"22", "y"});
+  Terminal terminal;
+  terminal.colors = true;
+  EXPECT_EQ(printed(table, terminal), "   \x1b[32m1\x1b[0m  x\n  \x1b[32m22\x1b[0m  y\n");
+}
+
+TEST(Table, a_gap_is_an_empty_line) {
+  Table table({{""}});
+  table.add({"a"});
+  table.add_gap();
+  table.add({"b"});
+  EXPECT_EQ(printed(table), "  a\n\n  b\n");
+}
+
+}  // namespace
+}  // namespace penstock::cli

@@ -1,0 +1,43 @@
+// Sizes, rates, counts and durations as people read and type them.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace penstock::cli {
+
+inline constexpr std::uint64_t kKiB = 1024;
+inline constexpr std::uint64_t kMiB = 1024 * kKiB;
+inline constexpr std::uint64_t kGiB = 1024 * kMiB;
+
+// "512 B", "16.0 KiB", "2.5 GiB": powers of 1024, one decimal.
+std::string format_size(std::uint64_t nbytes);
+
+// A size that a block or a file was set to: "4 MiB", "512 KiB", "1.5 GiB"; no decimal where none is needed.
+std::string format_round_size(std::uint64_t nbytes);
+
+// GiB per second as a number, for sums and ratios; 0 when no time passed.
+double gib_per_second(std::uint64_t nbytes, double seconds);
+
+// "1.81 GiB/s".
+std::string format_rate(std::uint64_t nbytes, double seconds);
+
+// "1,100,048,384".
+std::string format_count(std::uint64_t count);
+
+// "1 tensor", "1,204 tensors".
+std::string format_count_of(std::uint64_t count, std::string_view singular);
+
+// A length of time to read: "850 ms", "12.3 s", "4:05", "1:02:03".
+std::string format_seconds(double seconds);
+
+// A time to wait, as a clock: "0:07", "1:02:03".
+std::string format_clock(double seconds);
+
+// "5GB" is 5 * 1000^3, "5GiB" is 5 * 1024^3, and so is plain "5G"; "1.5M", "4096" and "64 KiB" work too, in any case.
+// Nothing when the text is not a size or does not fit.
+std::optional<std::uint64_t> parse_size(std::string_view text);
+
+}  // namespace penstock::cli

@@ -1,0 +1,65 @@
+#include "units.h"
+
+#include <gtest/gtest.h>
+
+namespace penstock::cli {
+namespace {
+
+TEST(Units, sizes_are_shown_with_one_decimal_and_binary_units) {
+  EXPECT_EQ(format_size(0), "0 B");
+  EXPECT_EQ(format_size(1023), "1023 B");
+  EXPECT_EQ(format_size(1024), "1.0 KiB");
+  EXPECT_EQ(format_size(1536), "1.5 KiB");
+  EXPECT_EQ(format_size(kMiB - 1), "1.0 MiB");
+  EXPECT_EQ(format_size(2 * kGiB + kGiB / 2), "2.5 GiB");
+  EXPECT_EQ(format_size(~std::uint64_t{0}), "16.0 EiB");
+}
+
+TEST(Units, round_sizes_have_no_decimal) {
+  EXPECT_EQ(format_round_size(4 * kMiB), "4 MiB");
+  EXPECT_EQ(format_round_size(512 * kKiB), "512 KiB");
+  EXPECT_EQ(format_round_size(3 * kGiB / 2), "1.5 GiB");
+}
+
+TEST(Units, rates_divide_bytes_by_seconds) {
+  EXPECT_EQ(format_rate(3 * kGiB, 2), "1.50 GiB/s");
+  EXPECT_EQ(format_rate(kGiB, 0), "0.00 GiB/s");
+}
+
+TEST(Units, counts_are_grouped_by_thousands) {
+  EXPECT_EQ(format_count(7), "7");
+  EXPECT_EQ(format_count(999), "999");
+  EXPECT_EQ(format_count(1000), "1,000");
+  EXPECT_EQ(format_count(1100048384), "1,100,048,384");
+  EXPECT_EQ(format_count_of(1, "tensor"), "1 tensor");
+  EXPECT_EQ(format_count_of(0, "tensor"), "0 tensors");
+}
+
+TEST(Units, durations_choose_their_unit) {
+  EXPECT_EQ(format_seconds(0.0123), "12 ms");
+  EXPECT_EQ(format_seconds(0.9999), "1.0 s");
+  EXPECT_EQ(format_seconds(12.34), "12.3 s");
+  EXPECT_EQ(format_seconds(245), "4:05");
+  EXPECT_EQ(format_clock(6.2), "0:07");
+  EXPECT_EQ(format_clock(3723), "1:02:03");
+}
+
+TEST(Units, sizes_are_parsed_with_decimal_and_binary_units) {
+  EXPECT_EQ(parse_size("4096"), 4096);
+  EXPECT_EQ(parse_size("5GB"), 5'000'000'000);
+  EXPECT_EQ(parse_size("5GiB"), 5 * kGiB);
+  EXPECT_EQ(parse_size("64M"), 64 * kMiB);
+  EXPECT_EQ(parse_size("64 mib"), 64 * kMiB);
+  EXPECT_EQ(parse_size("1.5k"), 1536);
+  EXPECT_EQ(parse_size("0"), 0);
+  EXPECT_EQ(parse_size("17b"), 17);
+}
+
+TEST(Units, what_is_not_a_size_is_refused) {
+  for (const char* text : {"", "-1", "+1", "GB", "5XB", "5GBs", "1e3", "nan", "inf", "99999999999E", "5G B G"}) {
+    EXPECT_FALSE(parse_size(text).has_value()) << text;
+  }
+}
+
+}  // namespace
+}  // namespace penstock::cli

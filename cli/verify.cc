@@ -1,0 +1,193 @@
+// penstock verify: is a checkpoint whole? Structure always, checksums where the file carries them, more on request.
+#include <filesystem>
+
+#include "checkpoint.h"
+#include "command.h"
+#include "json.h"
+#include "penstock/convert.h"
+#include "penstock/error.h"
+#include "table.h"
+#include "text.h"
+#include "units.h"
+
+namespace penstock::cli {
+namespace {
+
+constexpr const char* kFooter =
+    "Examples\n"
+    "  penstock verify model.safetensors              structure, and the checksums it carries\n"
+    "  penstock verify model/ --finite                no NaN, no infinity\n"
+    "  penstock verify model.safetensors --checksums  print a CRC-32C of every tensor\n"
+    "\n"
+    "Exits with 1 when there is a problem, and prints each problem on a line of its own.\n"
+    "convert --checksums makes files that carry checksums.";
+
+struct Options {
+  std::vector<std::string> paths;
+  bool finite = false;
+  bool print_checksums = false;
+  bool structure_only = false;
+};
+
+struct Result {
+  VerifyReport report;
+  std::string kind;  // "safetensors, 3 files"
+  std::uint64_t file_size = 0;
+};
+
+Result check(Console& console, const Options& options, const std::string& path) {
+  Result result;
+  const Reader reader{std::filesystem::path(path)};
+  result.kind = format_kind(reader);
+  result.file_size = total_file_size(reader);
+  ProgressBar bar("verifying", console.error_terminal, console.progress_mode());
+  VerifyOptions verify_options;
+  verify_options.finite = options.finite;
+  verify_options.checksums = !options.structure_only;
+  verify_options.compute = options.print_checksums;
+  verify_options.progress = bar.function();
+  result.report = verify(path, verify_options);
+  return result;
+}
+
+std::uint64_t count_not_finite(const VerifyReport& report) {
+  std::uint64_t count = 0;
+  for (const VerifiedTensor& tensor : report.tensors) count += tensor.not_finite;
+  return count;
+}
+
+std::uint64_t count_mismatches(const VerifyReport& report) {
+  std::uint64_t count = 0;
+  for (const VerifiedTensor& tensor : report.tensors) {
+    count += tensor.crc32c && tensor.expected_crc32c && *tensor.crc32c != *tensor.expected_crc32c ? 1 : 0;
+  }
+  return count;
+}
+
+std::vector<Cell> row(const char* what, Tone tone, const char* mark, std::string detail) {
+  return {what, Cell(tone, mark), Cell(Tone::kDim, std::move(detail))};
+}
+
+std::vector<Cell> checksum_row(const Options& options, const VerifyReport& report) {
+  if (options.structure_only) return row("checksums", Tone::kDim, "-", "not asked for");
+  if (!report.had_checksums) return row("checksums", Tone::kDim, "-", "the file carries none");
+  const std::uint64_t mismatches = count_mismatches(report);
+  if (mismatches > 0) return row("checksums", Tone::kBad, "bad", format_count_of(mismatches, "tensor") + " differ");
+  return row("checksums", Tone::kGood, "ok", "every tensor has the bytes that were saved");
+}
+
+std::vector<Cell> finite_row(const Options& options, const VerifyReport& report) {
+  if (!options.finite) return row("finite", Tone::kDim, "-", "not asked for (--finite)");
+  const std::uint64_t count = count_not_finite(report);
+  if (count > 0) return row("finite", Tone::kBad, "bad", format_count_of(count, "element") + " NaN or infinite");
+  return row("finite", Tone::kGood, "ok", "no NaN, no infinity");
+}
+
+void print_checksums(Console& console, const VerifyReport& report) {
+  Table table({{"CRC-32C", Align::kLeft, Tone::kAccent}, {"NAME"}});
+  for (const VerifiedTensor& tensor : report.tensors) {
+    table.add({tensor.crc32c ? fmt::format("{:08x}", *tensor.crc32c) : "-", printable(tensor.name)});
+  }
+  table.print(console.out, console.terminal);
+  console.out.write("\n");
+}
+
+void print_result(Console& console, const Options& options, const std::string& path, const Result& result) {
+  const VerifyReport& report = result.report;
+  const std::string mark = report.ok ? console.terminal.good_mark() : console.terminal.bad_mark();
+  console.out.print("{} {}  {}, {}, {}\n\n", mark, console.terminal.paint(Tone::kBold, printable(path)),
+                    format_count_of(report.tensors.size(), "tensor"), format_size(result.file_size), result.kind);
+  if (options.print_checksums) print_checksums(console, report);
+  Table table({{""}, {""}, {""}});
+  table.add(row("structure", Tone::kGood, "ok", "header, names, dtypes, shapes and byte ranges"));
+  table.add(checksum_row(options, report));
+  table.add(finite_row(options, report));
+  table.print(console.out, console.terminal);
+  if (report.bytes_read > 0) {
+    const std::string reading =
+        fmt::format("read {} in {} ({})", format_size(report.bytes_read), format_seconds(report.seconds),
+                    format_rate(report.bytes_read, report.seconds));
+    console.out.print("\n  {}\n", console.terminal.paint(Tone::kDim, reading));
+  }
+  if (!report.problems.empty()) console.out.write("\n");
+  for (const std::string& problem : report.problems) {
+    console.out.print("  {} {}\n", console.terminal.bad_mark(), printable(problem));
+  }
+}
+
+void write_tensor(JsonWriter& json, const VerifiedTensor& tensor) {
+  json.begin_object();
+  json.field("name", tensor.name);
+  json.field("ok", tensor.ok);
+  if (tensor.crc32c) json.field("crc32c", fmt::format("{:08x}", *tensor.crc32c));
+  if (tensor.expected_crc32c) json.field("expected_crc32c", fmt::format("{:08x}", *tensor.expected_crc32c));
+  json.field("not_finite", tensor.not_finite);
+  json.end_object();
+}
+
+void print_json(Console& console, const std::string& path, const VerifyReport& report) {
+  JsonWriter json;
+  json.begin_object();
+  json.field("path", path);
+  json.field("ok", report.ok);
+  json.key("problems");
+  json.begin_array();
+  for (const std::string& problem : report.problems) json.value(problem);
+  json.end_array();
+  json.field("bytes", report.bytes);
+  json.field("bytes_read", report.bytes_read);
+  json.field("seconds", report.seconds);
+  json.field("had_checksums", report.had_checksums);
+  json.key("tensors");
+  json.begin_array();
+  for (const VerifiedTensor& tensor : report.tensors) write_tensor(json, tensor);
+  json.end_array();
+  json.end_object();
+  console.out.write(json.take() + "\n");
+}
+
+// A file that can't even be opened has one problem: the error.
+void report_broken(Console& console, const std::string& path, const Error& error) {
+  console.complain(error.what());
+  if (!console.json) return;
+  VerifyReport report;
+  report.ok = false;
+  report.problems.emplace_back(error.what());
+  print_json(console, path, report);
+}
+
+int run(Console& console, const Options& options) {
+  int code = kSuccess;
+  bool first = true;
+  for (const std::string& path : options.paths) {
+    try {
+      const Result result = check(console, options, path);
+      if (!console.json && !first) console.out.write("\n");
+      console.json ? print_json(console, path, result.report) : print_result(console, options, path, result);
+      if (!result.report.ok) code = kFailure;
+      first = false;
+    } catch (const Error& error) {
+      if (error.kind() == ErrorKind::kCancelled) throw;
+      report_broken(console, path, error);
+      code = kFailure;
+    }
+  }
+  return code;
+}
+
+}  // namespace
+
+void add_verify(CLI::App& app, Action& action) {
+  CLI::App* const command = app.add_subcommand("verify", "Check that checkpoints are whole");
+  command->footer(kFooter);
+  const auto options = std::make_shared<Options>();
+  command->add_option("PATH", options->paths, "A file, a directory of shards or an index.json")->required();
+  command->add_flag("--finite", options->finite, "Also look for NaN and infinities");
+  command->add_flag("--checksums,--compute", options->print_checksums,
+                    "Compute a CRC-32C of every tensor and print it");
+  command->add_flag("--structure", options->structure_only,
+                    "Don't read any data for the checksums that a file carries");
+  command->callback([options, &action] { action = [options](Console& console) { return run(console, *options); }; });
+}
+
+}  // namespace penstock::cli

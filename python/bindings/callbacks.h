@@ -1,0 +1,65 @@
+// Callbacks: Python in the middle of a long piece of work that runs without the GIL.
+//
+// The engine asks its progress function about twenty times a second, on the thread that waits for the work. That is
+// where a pending Ctrl-C is noticed and where the caller's progress callable is run. What either raises stops the work
+// and is raised again when it has ended: a KeyboardInterrupt arrives as such.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <type_traits>
+#include <utility>
+
+#include "bindings.h"
+
+namespace penstock::python {
+
+class Callbacks {
+ public:
+  // `progress` is None or a callable that takes (bytes_done, bytes_total) and may return False to stop.
+  static std::shared_ptr<Callbacks> create(nb::object progress);
+
+  // For the options of the work. Keeps `self` alive; does nothing, without the GIL, outside run().
+  static ProgressFunction function(const std::shared_ptr<Callbacks>& self);
+
+  // Runs `work` without the GIL.
+  template <typename Work>
+  auto run(Work&& work) {
+    begin();
+    try {
+      if constexpr (std::is_void_v<std::invoke_result_t<Work>>) {
+        release_and_call(work);
+        throw_raised();
+      } else {
+        auto result = release_and_call(work);
+        throw_raised();
+        return result;
+      }
+    } catch (const Error&) {
+      throw_raised();
+      throw;
+    }
+  }
+
+ private:
+  template <typename Work>
+  static auto release_and_call(Work& work) {
+    nb::gil_scoped_release release;
+    return work();
+  }
+
+  void begin();
+  bool tick(const Progress& progress);
+  bool tick_with_gil(const Progress& progress);
+  void throw_raised();
+
+  nb::object progress_;  // null when there is none: a null handle may be dropped without the GIL
+  bool on_main_thread_ = false;
+  std::optional<nb::python_error> raised_;
+};
+
+// Waits in steps, without the GIL, and looks for Ctrl-C between them. `wait(seconds)` says whether it is over. Returns
+// false after `timeout` seconds.
+bool wait_interruptibly(std::optional<double> timeout, const std::function<bool(double)>& wait);
+
+}  // namespace penstock::python

@@ -1,0 +1,72 @@
+#include "callbacks.h"
+
+namespace penstock::python {
+namespace {
+
+using Path = std::filesystem::path;
+
+nb::dict convert_file(const Path& source, const Path& target, const std::optional<std::vector<std::string>>& names,
+                      const std::optional<std::string>& dtype, bool keep_metadata, bool overwrite,
+                      const SaveOptions& save, nb::object progress) {
+  auto callbacks = Callbacks::create(std::move(progress));
+  ConvertOptions options;
+  options.select = select_names(names);
+  options.dtype = dtype_from(dtype);
+  options.keep_metadata = keep_metadata;
+  options.overwrite = overwrite;
+  options.save = save;
+  options.save.progress = Callbacks::function(callbacks);
+  return stats_dict(callbacks->run([&] { return convert(source, target, options); }));
+}
+
+nb::dict verified_tensor(const VerifiedTensor& tensor) {
+  nb::dict result;
+  result["name"] = tensor.name;
+  result["crc32c"] = tensor.crc32c;
+  result["expected_crc32c"] = tensor.expected_crc32c;
+  result["not_finite"] = tensor.not_finite;
+  result["ok"] = tensor.ok;
+  return result;
+}
+
+nb::dict verify_file(const Path& path, bool finite, bool checksums, bool compute, const IoOptions& io,
+                     nb::object progress) {
+  auto callbacks = Callbacks::create(std::move(progress));
+  const VerifyOptions options{.finite = finite,
+                              .checksums = checksums,
+                              .compute = compute,
+                              .io = io,
+                              .progress = Callbacks::function(callbacks)};
+  const VerifyReport report = callbacks->run([&] { return verify(path, options); });
+  nb::list tensors;
+  for (const VerifiedTensor& tensor : report.tensors) tensors.append(verified_tensor(tensor));
+  nb::dict result;
+  result["ok"] = report.ok;
+  result["bytes"] = report.bytes;
+  result["bytes_read"] = report.bytes_read;
+  result["had_checksums"] = report.had_checksums;
+  result["tensors"] = tensors;
+  result["problems"] = report.problems;
+  result["seconds"] = report.seconds;
+  return result;
+}
+
+}  // namespace
+
+void bind_convert(nb::module_& module) {
+  module.def(
+      "convert", &convert_file, nb::arg("source"), nb::arg("target"), nb::kw_only(), nb::arg("names").none(),
+      nb::arg("dtype").none(), nb::arg("keep_metadata"), nb::arg("overwrite"), nb::arg("save"),
+      nb::arg("progress").none(),
+      nb::sig("def convert(source: str | os.PathLike[str], target: str | os.PathLike[str], *, "
+              "names: collections.abc.Sequence[str] | None, dtype: str | None, keep_metadata: bool, overwrite: bool, "
+              "save: SaveOptions, progress: collections.abc.Callable[[int, int], typing.Any] | None) -> dict[str, "
+              "typing.Any]"));
+  module.def("verify", &verify_file, nb::arg("path"), nb::kw_only(), nb::arg("finite"), nb::arg("checksums"),
+             nb::arg("compute"), nb::arg("io"), nb::arg("progress").none(),
+             nb::sig("def verify(path: str | os.PathLike[str], *, finite: bool, checksums: bool, compute: bool, "
+                     "io: IoOptions, progress: collections.abc.Callable[[int, int], typing.Any] | None) -> dict[str, "
+                     "typing.Any]"));
+}
+
+}  // namespace penstock::python

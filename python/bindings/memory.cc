@@ -1,0 +1,50 @@
+#include "memory.h"
+
+namespace penstock::python {
+namespace {
+
+// Giving less than this back to the system takes less time than handing the GIL over does.
+constexpr std::size_t kReleaseGilFrom = 1 << 20;
+
+int get_buffer(PyObject* self, Py_buffer* view, int flags) {
+  const Memory* memory = nb::inst_ptr<Memory>(self);
+  return PyBuffer_FillInfo(view, self, memory->data(), static_cast<Py_ssize_t>(memory->size()), /*readonly=*/0, flags);
+}
+
+const PyType_Slot kBufferSlots[] = {{Py_bf_getbuffer, reinterpret_cast<void*>(get_buffer)}, {0, nullptr}};
+
+std::shared_ptr<MemoryPool> create_pool(std::optional<std::uint64_t> max_kept_bytes, bool huge_pages) {
+  MemoryPoolOptions options;
+  if (max_kept_bytes) options.max_kept_bytes = *max_kept_bytes;
+  options.huge_pages = huge_pages;
+  return MemoryPool::create(options);
+}
+
+}  // namespace
+
+Memory::~Memory() {
+  if (owner_ == nullptr || size_ < kReleaseGilFrom) return;
+  nb::gil_scoped_release release;
+  owner_.reset();
+}
+
+void bind_memory(nb::module_& module) {
+  nb::class_<Memory>(module, "Memory", nb::type_slots(kBufferSlots),
+                     "A block of memory that loaded tensors point into; a writable buffer.")
+      .def("__len__", &Memory::size)
+      .def_prop_ro("address", [](const Memory& memory) { return reinterpret_cast<std::uintptr_t>(memory.data()); });
+
+  nb::class_<MemoryPool>(
+      module, "MemoryPool",
+      "The host memory that loads land in. Memory that the last tensor lets go of is kept, up to\n"
+      "`max_kept_bytes`, and handed out again: faulting in fresh memory costs as much as reading the\n"
+      "drive does. A pool may be shared by any number of loads and threads.")
+      .def(nb::new_(&create_pool), nb::arg("max_kept_bytes") = nb::none(), nb::arg("huge_pages") = false)
+      .def_static("process_default", &MemoryPool::process_default, "The pool of loads that name none.")
+      .def_prop_ro("kept_bytes", &MemoryPool::kept_bytes, "Bytes kept for reuse now.")
+      .def_prop_ro("used_bytes", &MemoryPool::used_bytes, "Bytes handed out and not yet released.")
+      .def("trim", &MemoryPool::trim, nb::call_guard<nb::gil_scoped_release>(),
+           "Gives everything kept back to the system.");
+}
+
+}  // namespace penstock::python

@@ -1,0 +1,39 @@
+// Memory: a block that loaded tensors point into, as Python sees it.
+//
+// It exports the buffer protocol (writable bytes) and owns a share of the block, so whatever views it keeps it alive.
+// All tensors of a load that lie in the same block share one Memory.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+
+#include "bindings.h"
+
+namespace penstock::python {
+
+class Memory {
+ public:
+  Memory(std::shared_ptr<void> owner, std::byte* data, std::size_t size)
+      : owner_(std::move(owner)), data_(data), size_(size) {}
+  Memory(Memory&&) = default;
+  ~Memory();
+
+  std::byte* data() const { return data_; }
+  std::size_t size() const { return size_; }
+
+ private:
+  std::shared_ptr<void> owner_;
+  std::byte* data_;
+  std::size_t size_;
+};
+
+// A list of Memory objects, and one row per tensor: (name, dtype, shape, index of its memory, offset in it, nbytes).
+// An empty tensor has no memory: its index is -1.
+struct Exported {
+  nb::list memories;
+  nb::list rows;
+};
+
+Exported export_tensors(const std::vector<Tensor>& tensors);
+
+}  // namespace penstock::python

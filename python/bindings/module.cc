@@ -1,0 +1,14 @@
+#include "bindings.h"
+
+NB_MODULE(_core, module) {
+  using namespace penstock::python;
+  module.doc() = "The penstock engine. The public API is the package around this module.";
+  module.def("version", &penstock::version, "The version of the engine.");
+  bind_errors(module);
+  bind_memory(module);
+  bind_options(module);
+  bind_reader(module);
+  bind_writer(module);
+  bind_convert(module);
+  bind_measure(module);
+}

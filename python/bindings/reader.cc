@@ -1,0 +1,176 @@
+#include <unordered_set>
+
+#include "callbacks.h"
+#include "memory.h"
+
+namespace penstock::python {
+namespace {
+
+using Path = std::filesystem::path;
+using Names = std::optional<std::vector<std::string>>;
+
+// Stopping the reads that are under way takes a moment: not with the GIL.
+struct StreamHandle {
+  explicit StreamHandle(TensorStream opened) : stream(std::move(opened)) {}
+  StreamHandle(StreamHandle&&) = default;
+  ~StreamHandle() { close(); }
+
+  void close() {
+    if (!stream) return;
+    nb::gil_scoped_release release;
+    stream.reset();
+  }
+
+  std::optional<TensorStream> stream;
+};
+
+nb::list tensor_infos(const Reader& reader) {
+  nb::list result;
+  for (const TensorInfo& info : reader.tensors()) result.append(info_tuple(info));
+  return result;
+}
+
+nb::list tensor_names(const Reader& reader) {
+  nb::list result;
+  for (const TensorInfo& info : reader.tensors()) result.append(nb::str(info.name.data(), info.name.size()));
+  return result;
+}
+
+std::optional<nb::tuple> find_tensor(const Reader& reader, std::string_view name) {
+  const TensorInfo* info = reader.find(name);
+  if (info == nullptr) return std::nullopt;
+  return info_tuple(*info);
+}
+
+nb::list file_infos(const Reader& reader) {
+  nb::list result;
+  for (const FileInfo& file : reader.files()) {
+    result.append(nb::make_tuple(nb::cast(file.path), file.size, file.format, file.metadata));
+  }
+  return result;
+}
+
+LoadOptions with_callbacks(const LoadOptions& options, const std::shared_ptr<Callbacks>& callbacks) {
+  LoadOptions result = options;
+  result.progress = Callbacks::function(callbacks);
+  return result;
+}
+
+nb::tuple load(const Reader& reader, const Names& names, const LoadOptions& given, nb::object progress) {
+  auto callbacks = Callbacks::create(std::move(progress));
+  LoadOptions options = with_callbacks(given, callbacks);
+  options.select = select_names(names);
+  const LoadResult result = callbacks->run([&] { return reader.load(options); });
+  Exported exported = export_tensors(result.tensors);
+  return nb::make_tuple(exported.memories, exported.rows, stats_dict(result.stats));
+}
+
+std::vector<Target> make_targets(const nb::list& rows) {
+  std::vector<Target> targets;
+  targets.reserve(rows.size());
+  for (nb::handle row : rows) {
+    const nb::tuple fields = nb::cast<nb::tuple>(row);
+    auto* address = reinterpret_cast<std::byte*>(nb::cast<std::uintptr_t>(fields[1]));
+    targets.push_back({.name = nb::cast<std::string>(fields[0]),
+                       .bytes = {address, nb::cast<std::size_t>(fields[2])},
+                       .dtype = dtype_from(nb::cast<std::optional<std::string>>(fields[3]))});
+  }
+  return targets;
+}
+
+nb::dict load_into(const Reader& reader, const nb::list& rows, const LoadOptions& given, nb::object progress) {
+  auto callbacks = Callbacks::create(std::move(progress));
+  const LoadOptions options = with_callbacks(given, callbacks);
+  const std::vector<Target> targets = make_targets(rows);
+  return stats_dict(callbacks->run([&] { return reader.load_into(targets, options); }));
+}
+
+nb::tuple load_slice(const Reader& reader, std::string_view name,
+                     const std::vector<std::pair<std::int64_t, std::int64_t>>& ranges, const LoadOptions& given) {
+  auto callbacks = Callbacks::create(nb::none());
+  const LoadOptions options = with_callbacks(given, callbacks);
+  std::vector<Slice> slices;
+  for (const auto& [begin, end] : ranges) slices.push_back({begin, end});
+  std::vector<Tensor> tensors;
+  tensors.push_back(callbacks->run([&] { return reader.load_slice(name, slices, options); }));
+  Exported exported = export_tensors(tensors);
+  return nb::make_tuple(exported.memories, exported.rows);
+}
+
+StreamHandle open_stream(const Reader& reader, const Names& names, const LoadOptions& given) {
+  LoadOptions options = given;
+  options.select = select_names(names);
+  nb::gil_scoped_release release;
+  return StreamHandle(reader.stream(options));
+}
+
+std::optional<nb::tuple> next_tensor(StreamHandle& handle) {
+  std::vector<Tensor> tensors;
+  wait_interruptibly(std::nullopt, [&](double seconds) {
+    bool timed_out = false;
+    if (auto tensor = handle.stream->next_for(seconds, &timed_out)) tensors.push_back(std::move(*tensor));
+    return !timed_out;
+  });
+  if (tensors.empty()) return std::nullopt;
+  Exported exported = export_tensors(tensors);
+  return nb::make_tuple(exported.memories, exported.rows);
+}
+
+#define PENSTOCK_INFO "tuple[str, str, tuple[int, ...], int, int, int]"
+#define PENSTOCK_LOADED "list[Memory], list[tuple[str, str, tuple[int, ...], int, int, int]]"
+
+}  // namespace
+
+std::function<bool(const TensorInfo&)> select_names(const std::optional<std::vector<std::string>>& names) {
+  if (!names) return {};
+  return [wanted = std::unordered_set<std::string>(names->begin(), names->end())](const TensorInfo& info) {
+    return wanted.contains(info.name);
+  };
+}
+
+void bind_reader(nb::module_& module) {
+  nb::class_<StreamHandle>(module, "TensorStream", "Tensors in the order they lie in the files, as their bytes land.")
+      .def("next", &next_tensor, nb::sig("def next(self) -> tuple[" PENSTOCK_LOADED "] | None"))
+      .def(
+          "stats", [](const StreamHandle& handle) { return stats_dict(handle.stream->stats()); },
+          nb::sig("def stats(self) -> dict[str, typing.Any]"))
+      .def("close", &StreamHandle::close);
+
+  nb::class_<Reader>(module, "Reader", "An open checkpoint.")
+      .def(
+          "__init__",
+          [](Reader* self, const Path& path) {
+            nb::gil_scoped_release release;
+            new (self) Reader(path);
+          },
+          nb::arg("path"), nb::sig("def __init__(self, path: str | os.PathLike[str]) -> None"))
+      .def(
+          "__init__",
+          [](Reader* self, const std::vector<Path>& paths) {
+            nb::gil_scoped_release release;
+            new (self) Reader(std::span<const Path>(paths));
+          },
+          nb::arg("paths"),
+          nb::sig("def __init__(self, paths: collections.abc.Sequence[str | os.PathLike[str]]) -> None"))
+      .def("__len__", [](const Reader& reader) { return reader.tensors().size(); })
+      .def("names", &tensor_names, nb::sig("def names(self) -> list[str]"))
+      .def("infos", &tensor_infos, nb::sig("def infos(self) -> list[" PENSTOCK_INFO "]"))
+      .def("find", &find_tensor, nb::arg("name"), nb::sig("def find(self, name: str) -> " PENSTOCK_INFO " | None"))
+      .def("files", &file_infos, nb::sig("def files(self) -> list[tuple[pathlib.Path, int, str, dict[str, str]]]"))
+      .def("metadata", [](const Reader& reader) { return reader.metadata(); })
+      .def("resident_bytes", &Reader::resident_bytes, nb::call_guard<nb::gil_scoped_release>())
+      .def("load", &load, nb::arg("names").none(), nb::arg("options"), nb::arg("progress").none(),
+           nb::sig("def load(self, names: collections.abc.Sequence[str] | None, options: LoadOptions, progress: "
+                   "collections.abc.Callable[[int, int], typing.Any] | None) -> "
+                   "tuple[" PENSTOCK_LOADED ", dict[str, typing.Any]]"))
+      .def("load_into", &load_into, nb::arg("targets"), nb::arg("options"), nb::arg("progress").none(),
+           nb::sig("def load_into(self, targets: list[tuple[str, int, int, str | None]], options: LoadOptions, "
+                   "progress: collections.abc.Callable[[int, int], typing.Any] | None) -> dict[str, typing.Any]"))
+      .def("load_slice", &load_slice, nb::arg("name"), nb::arg("ranges"), nb::arg("options"),
+           nb::sig("def load_slice(self, name: str, ranges: collections.abc.Sequence[tuple[int, int]], options: "
+                   "LoadOptions) -> "
+                   "tuple[" PENSTOCK_LOADED "]"))
+      .def("stream", &open_stream, nb::arg("names").none(), nb::arg("options"));
+}
+
+}  // namespace penstock::python

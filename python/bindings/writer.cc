@@ -1,0 +1,94 @@
+#include <nanobind/stl/tuple.h>
+
+#include "callbacks.h"
+
+namespace penstock::python {
+namespace {
+
+// A Writer, and the callable that its progress goes to.
+struct WriterHandle {
+  WriterHandle(const std::filesystem::path& path, SaveOptions options, nb::object progress)
+      : callbacks(Callbacks::create(std::move(progress))), writer(path, with_progress(std::move(options))) {}
+
+  SaveOptions with_progress(SaveOptions options) const {
+    options.progress = Callbacks::function(callbacks);
+    return options;
+  }
+
+  std::shared_ptr<Callbacks> callbacks;
+  Writer writer;
+};
+
+// Destroying an unfinished job waits for it: not with the GIL.
+struct JobHandle {
+  explicit JobHandle(SaveJob started) : job(std::move(started)) {}
+  JobHandle(JobHandle&&) = default;
+  ~JobHandle() {
+    if (!job) return;
+    nb::gil_scoped_release release;
+    job.reset();
+  }
+
+  std::optional<SaveJob> job;
+};
+
+void add_tensor(WriterHandle& handle, std::string name, std::string_view dtype, Shape shape, std::uintptr_t address,
+                const std::optional<std::vector<std::int64_t>>& byte_strides) {
+  const void* data = reinterpret_cast<const void*>(address);
+  if (byte_strides) {
+    handle.writer.add(std::move(name), dtype_from(dtype), std::move(shape), data, *byte_strides);
+  } else {
+    handle.writer.add(std::move(name), dtype_from(dtype), std::move(shape), data);
+  }
+}
+
+nb::dict commit(WriterHandle& handle) {
+  return stats_dict(handle.callbacks->run([&] { return handle.writer.commit(); }));
+}
+
+JobHandle start(WriterHandle& handle, bool snapshot, std::shared_ptr<MemoryPool> pool) {
+  SaveAsyncOptions options{.snapshot = snapshot, .pool = std::move(pool)};
+  nb::gil_scoped_release release;
+  return JobHandle(save_async(std::move(handle.writer), std::move(options)));
+}
+
+bool staged(JobHandle& handle, std::optional<double> timeout) {
+  return wait_interruptibly(timeout, [&](double seconds) { return handle.job->staged_for(seconds); });
+}
+
+std::optional<nb::dict> wait(JobHandle& handle, std::optional<double> timeout) {
+  const bool over = wait_interruptibly(timeout, [&](double seconds) { return handle.job->wait_for(seconds); });
+  if (!over) return std::nullopt;
+  return stats_dict(handle.job->wait());
+}
+
+std::tuple<std::uint64_t, std::uint64_t, double> progress(const JobHandle& handle) {
+  const Progress now = handle.job->progress();
+  return {now.bytes_done, now.bytes_total, now.seconds};
+}
+
+}  // namespace
+
+void bind_writer(nb::module_& module) {
+  nb::class_<WriterHandle>(module, "Writer", "Collects tensors, whose memory it borrows, and saves them.")
+      .def(nb::init<const std::filesystem::path&, SaveOptions, nb::object>(), nb::arg("path"), nb::arg("options"),
+           nb::arg("progress").none(),
+           nb::sig("def __init__(self, path: str | os.PathLike[str], options: SaveOptions, progress: "
+                   "collections.abc.Callable[[int, int], typing.Any] | None) -> None"))
+      .def("add", &add_tensor, nb::arg("name"), nb::arg("dtype"), nb::arg("shape"), nb::arg("address"),
+           nb::arg("byte_strides").none())
+      .def_prop_ro("nbytes", [](const WriterHandle& handle) { return handle.writer.nbytes(); })
+      .def("commit", &commit, nb::sig("def commit(self) -> dict[str, typing.Any]"));
+
+  nb::class_<JobHandle>(module, "SaveJob", "A save that runs in the background.")
+      .def("staged", &staged, nb::arg("timeout").none())
+      .def("wait", &wait, nb::arg("timeout").none(),
+           nb::sig("def wait(self, timeout: float | None) -> dict[str, typing.Any] | None"))
+      .def("cancel", [](JobHandle& handle) { handle.job->cancel(); })
+      .def_prop_ro("done", [](const JobHandle& handle) { return handle.job->done(); })
+      .def_prop_ro("progress", &progress);
+
+  module.def("save_async", &start, nb::arg("writer"), nb::arg("snapshot"), nb::arg("pool").none());
+}
+
+}  // namespace penstock::python

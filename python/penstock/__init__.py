@@ -1,0 +1,90 @@
+"""penstock: model weights between storage and memory at the speed of the drive.
+
+    tensors = penstock.load("model.safetensors")          # a dict of tensors
+    part = penstock.open("model.safetensors")["wte"][:8]  # reads eight rows
+    penstock.save(tensors, "copy.safetensors")            # atomic and durable
+
+Tensors are torch's where torch is installed, else NumPy's. See also `stream`, `load_into`, `save_async`, `convert`,
+`verify`, `inspect`, and `penstock.safetensors` for code that is written for the safetensors package.
+"""
+
+from importlib import import_module
+from typing import Any
+
+from . import errors
+from ._core import MemoryPool
+from ._core import version as _version
+from ._files import Summary, VerifiedTensor, VerifyReport, convert, inspect, verify
+from ._into import LoadedInto, load_into
+from ._job import SaveJob
+from ._load import load, stream
+from ._options import Stats
+from ._packed import PackedTensor
+from ._reader import FileInfo, LazyTensor, Reader, open
+from ._save import save, save_async
+from ._select import TensorInfo
+from .errors import (
+    ArgumentError,
+    CancelledError,
+    ChangedError,
+    DirectoryError,
+    Error,
+    FormatError,
+    IoError,
+    NoSpaceError,
+    NotFoundError,
+    OutOfMemoryError,
+    PermissionDeniedError,
+    TensorIndexError,
+    UnknownTensorError,
+    UnsupportedError,
+)
+
+__version__ = _version()
+
+__all__ = [
+    "ArgumentError",
+    "CancelledError",
+    "ChangedError",
+    "DirectoryError",
+    "Error",
+    "FileInfo",
+    "FormatError",
+    "IoError",
+    "LazyTensor",
+    "LoadedInto",
+    "MemoryPool",
+    "NoSpaceError",
+    "NotFoundError",
+    "OutOfMemoryError",
+    "PackedTensor",
+    "PermissionDeniedError",
+    "Reader",
+    "SaveJob",
+    "Stats",
+    "Summary",
+    "TensorIndexError",
+    "TensorInfo",
+    "UnknownTensorError",
+    "UnsupportedError",
+    "VerifiedTensor",
+    "VerifyReport",
+    "convert",
+    "errors",
+    "inspect",
+    "load",
+    "load_into",
+    "open",
+    "save",
+    "save_async",
+    "stream",
+    "verify",
+]
+
+_SUBMODULES = frozenset({"measure", "safetensors"})
+
+
+def __getattr__(name: str) -> Any:
+    if name in _SUBMODULES:
+        return import_module(f"{__name__}.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,138 @@
+"""The penstock engine. The public API is the package around this module."""
+
+from collections.abc import Callable, Mapping, Sequence
+import os
+import pathlib
+from typing import Any, overload
+
+
+def version() -> str:
+    """The version of the engine."""
+
+class Memory:
+    """A block of memory that loaded tensors point into; a writable buffer."""
+
+    def __len__(self) -> int: ...
+
+    @property
+    def address(self) -> int: ...
+
+class MemoryPool:
+    """
+    The host memory that loads land in. Memory that the last tensor lets go of is kept, up to
+    `max_kept_bytes`, and handed out again: faulting in fresh memory costs as much as reading the
+    drive does. A pool may be shared by any number of loads and threads.
+    """
+
+    def __init__(self, max_kept_bytes: int | None = None, huge_pages: bool = False) -> None: ...
+
+    @staticmethod
+    def process_default() -> MemoryPool:
+        """The pool of loads that name none."""
+
+    @property
+    def kept_bytes(self) -> int:
+        """Bytes kept for reuse now."""
+
+    @property
+    def used_bytes(self) -> int:
+        """Bytes handed out and not yet released."""
+
+    def trim(self) -> None:
+        """Gives everything kept back to the system."""
+
+class IoOptions:
+    """How bytes are moved; 0 and "auto" mean: choose."""
+
+    def __init__(self, *, backend: str = 'auto', block_size: int = 0, queue_depth: int = 0, threads: int = 0) -> None: ...
+
+class LoadOptions:
+    """What is loaded, and how fast."""
+
+    def __init__(self, *, dtype: str | None, verify: bool, cache: str, landing: str, io: IoOptions, pool: MemoryPool | None, max_buffer: int) -> None: ...
+
+class SaveOptions:
+    """What is written, how safely, and how fast."""
+
+    def __init__(self, *, format: str, metadata: Mapping[str, str], max_shard_size: int, checksums: bool, shared: str, durable: bool, method: str, io: IoOptions) -> None: ...
+
+class TensorStream:
+    """Tensors in the order they lie in the files, as their bytes land."""
+
+    def next(self) -> tuple[list[Memory], list[tuple[str, str, tuple[int, ...], int, int, int]]] | None: ...
+
+    def stats(self) -> dict[str, Any]: ...
+
+    def close(self) -> None: ...
+
+class Reader:
+    """An open checkpoint."""
+
+    @overload
+    def __init__(self, path: str | os.PathLike[str]) -> None: ...
+
+    @overload
+    def __init__(self, paths: Sequence[str | os.PathLike[str]]) -> None: ...
+
+    def __len__(self) -> int: ...
+
+    def names(self) -> list[str]: ...
+
+    def infos(self) -> list[tuple[str, str, tuple[int, ...], int, int, int]]: ...
+
+    def find(self, name: str) -> tuple[str, str, tuple[int, ...], int, int, int] | None: ...
+
+    def files(self) -> list[tuple[pathlib.Path, int, str, dict[str, str]]]: ...
+
+    def metadata(self) -> dict[str, str]: ...
+
+    def resident_bytes(self) -> int: ...
+
+    def load(self, names: Sequence[str] | None, options: LoadOptions, progress: Callable[[int, int], Any] | None) -> tuple[list[Memory], list[tuple[str, str, tuple[int, ...], int, int, int]], dict[str, Any]]: ...
+
+    def load_into(self, targets: list[tuple[str, int, int, str | None]], options: LoadOptions, progress: Callable[[int, int], Any] | None) -> dict[str, Any]: ...
+
+    def load_slice(self, name: str, ranges: Sequence[tuple[int, int]], options: LoadOptions) -> tuple[list[Memory], list[tuple[str, str, tuple[int, ...], int, int, int]]]: ...
+
+    def stream(self, names: Sequence[str] | None, options: LoadOptions) -> TensorStream: ...
+
+class Writer:
+    """Collects tensors, whose memory it borrows, and saves them."""
+
+    def __init__(self, path: str | os.PathLike[str], options: SaveOptions, progress: Callable[[int, int], Any] | None) -> None: ...
+
+    def add(self, name: str, dtype: str, shape: Sequence[int], address: int, byte_strides: Sequence[int] | None) -> None: ...
+
+    @property
+    def nbytes(self) -> int: ...
+
+    def commit(self) -> dict[str, Any]: ...
+
+class SaveJob:
+    """A save that runs in the background."""
+
+    def staged(self, timeout: float | None) -> bool: ...
+
+    def wait(self, timeout: float | None) -> dict[str, Any] | None: ...
+
+    def cancel(self) -> None: ...
+
+    @property
+    def done(self) -> bool: ...
+
+    @property
+    def progress(self) -> tuple[int, int, float]: ...
+
+def save_async(writer: Writer, snapshot: bool, pool: MemoryPool | None) -> SaveJob: ...
+
+def convert(source: str | os.PathLike[str], target: str | os.PathLike[str], *, names: Sequence[str] | None, dtype: str | None, keep_metadata: bool, overwrite: bool, save: SaveOptions, progress: Callable[[int, int], Any] | None) -> dict[str, Any]: ...
+
+def verify(path: str | os.PathLike[str], *, finite: bool, checksums: bool, compute: bool, io: IoOptions, progress: Callable[[int, int], Any] | None) -> dict[str, Any]: ...
+
+def measure_read(path: str | os.PathLike[str], io: IoOptions, max_bytes: int) -> dict[str, Any]: ...
+
+def measure_write(directory: str | os.PathLike[str], io: IoOptions, method: str, nbytes: int) -> dict[str, Any]: ...
+
+def drop_page_cache(path: str | os.PathLike[str]) -> None: ...
+
+def available_backends() -> str: ...

@@ -1,0 +1,170 @@
+"""convert, verify and inspect: whole files."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from . import _core
+from ._dtypes import dtype_name, numel
+from ._load import title
+from ._options import Stats, io_options, open_reader, save_options
+from ._progress import reporting
+from ._reader import FileInfo
+from ._select import TensorInfo, resolve
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from ._options import IoTuning, Path, Paths
+    from ._progress import Progress
+    from ._select import Select
+
+
+def convert(
+    source: Path,
+    target: Path,
+    *,
+    select: Select = None,
+    dtype: Any = None,
+    format: str | None = None,
+    metadata: Mapping[str, str] | None = None,
+    keep_metadata: bool = True,
+    max_shard_size: int | str | None = None,
+    checksums: bool = False,
+    overwrite: bool = False,
+    durable: bool = True,
+    method: str = "auto",
+    progress: Progress = None,
+    stats: dict[str, Any] | None = None,
+    **tuning: Unpack[IoTuning],
+) -> Stats:
+    """Copies a checkpoint to another format, element type or set of shards, in a stream, in bounded memory.
+
+    `metadata` is added to what the source has (`keep_metadata`). An existing target is refused unless `overwrite` is set.
+    The other arguments are those of `load` and `save`.
+    """
+    options = save_options(
+        format=format,
+        metadata=metadata,
+        max_shard_size=max_shard_size,
+        checksums=checksums,
+        durable=durable,
+        method=method,
+        **tuning,
+    )
+    names = None if select is None else resolve(select, open_reader(source))
+    with reporting(progress, f"converting {title(source)}") as callback:
+        counters = _core.convert(
+            os.fspath(source),
+            os.fspath(target),
+            names=names,
+            dtype=None if dtype is None else dtype_name(dtype),
+            keep_metadata=keep_metadata,
+            overwrite=overwrite,
+            save=options,
+            progress=callback,
+        )
+    if stats is not None:
+        stats.update(counters)
+    return Stats(counters)
+
+
+class VerifiedTensor(NamedTuple):
+    """What `verify` found of one tensor."""
+
+    name: str
+    crc32c: int | None
+    expected_crc32c: int | None
+    not_finite: int
+    ok: bool
+
+
+@dataclass(frozen=True)
+class VerifyReport:
+    """What `verify` found. True when all is well."""
+
+    ok: bool
+    problems: list[str]
+    tensors: list[VerifiedTensor] = field(repr=False)
+    had_checksums: bool
+    bytes: int
+    bytes_read: int
+    seconds: float
+
+    def __bool__(self) -> bool:
+        return self.ok
+
+
+def verify(
+    path: Path,
+    *,
+    finite: bool = False,
+    checksums: bool = True,
+    compute: bool = False,
+    progress: Progress = None,
+    **tuning: Unpack[IoTuning],
+) -> VerifyReport:
+    """Checks a checkpoint. A broken structure raises FormatError; what is wrong with the data is in the report.
+
+    finite: look for NaN and infinities. checksums: check those that the file carries. compute: give a CRC-32C of every
+    tensor, also where the file carries none.
+    """
+    with reporting(progress, f"verifying {title(path)}") as callback:
+        found = _core.verify(
+            os.fspath(path),
+            finite=finite,
+            checksums=checksums,
+            compute=compute,
+            io=io_options(**tuning),
+            progress=callback,
+        )
+    found["tensors"] = [VerifiedTensor(**tensor) for tensor in found["tensors"]]
+    return VerifyReport(**found)
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What is in a checkpoint."""
+
+    files: list[FileInfo]
+    tensors: list[TensorInfo]
+    metadata: dict[str, str]
+    parameters: int
+    nbytes: int
+    dtypes: dict[str, int]  # bytes of each
+
+    def __repr__(self) -> str:
+        lines = [f"{len(self.tensors):,} tensors, {self.parameters:,} elements, {_size(self.nbytes)}"]
+        lines += [f"  {file.path}  {file.format}  {_size(file.size)}" for file in self.files]
+        lines += [f"  {dtype:<8} {_size(nbytes)}" for dtype, nbytes in self.dtypes.items()]
+        lines += [f"  {key}: {value}" for key, value in self.metadata.items()]
+        return "\n".join(lines)
+
+
+def inspect(paths: Paths) -> Summary:
+    """Tells what is in a checkpoint: files, tensors, metadata, totals. Reads headers only."""
+    reader = open_reader(paths)
+    tensors = [TensorInfo(info) for info in reader.infos()]
+    dtypes: dict[str, int] = {}
+    for tensor in tensors:
+        dtypes[tensor.dtype] = dtypes.get(tensor.dtype, 0) + tensor.nbytes
+    return Summary(
+        files=[FileInfo(*file) for file in reader.files()],
+        tensors=tensors,
+        metadata=reader.metadata(),
+        parameters=sum(numel(tensor.shape) for tensor in tensors),
+        nbytes=sum(dtypes.values()),
+        dtypes=dict(sorted(dtypes.items(), key=lambda item: -item[1])),
+    )
+
+
+def _size(nbytes: int) -> str:
+    size = float(nbytes)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TiB"

@@ -1,0 +1,171 @@
+"""load and stream."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from ._frameworks import get_framework
+from ._options import DEFAULT_BUFFER, load_options, open_reader
+from ._progress import reporting
+from ._select import resolve
+from .errors import CancelledError
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from . import _core
+    from ._frameworks import Framework
+    from ._options import LoadTuning, Paths
+    from ._progress import Progress
+    from ._select import Select
+
+
+def load(
+    paths: Paths,
+    device: Any = "cpu",
+    *,
+    select: Select = None,
+    dtype: Any = None,
+    cache: str = "auto",
+    framework: str | None = None,
+    verify: bool = False,
+    progress: Progress = None,
+    stats: dict[str, Any] | None = None,
+    **tuning: Unpack[LoadTuning],
+) -> dict[str, Any]:
+    """Loads a checkpoint: a dict of tensors by name, in the order they lie in the files.
+
+    paths: a file, a directory of shards, an ``*.index.json``, or several files.
+    device: where the tensors go; other than the CPU needs torch.
+    select: what to load: a name, a glob, several of either, or a callable that is given each tensor's `TensorInfo` (its
+        name, with dtype, shape and nbytes). Names that don't exist are an error.
+    dtype: convert floating tensors to this on the way: a torch dtype, a NumPy dtype or a name.
+    cache: "auto" maps or copies what the page cache holds and reads the rest past it; "direct", "buffered" and "mmap"
+        force one way.
+    framework: "torch" or "numpy"; by default torch where it is installed.
+    verify: check the file's checksums, where it has them, as bytes land.
+    progress: True for a bar, or a callable that is given (bytes_done, bytes_total) and may return False to stop.
+    stats: a dict (such as `Stats()`) to be filled with what was done and why.
+    tuning: backend, block_size, queue_depth, threads, landing, pool; see docs/tuning.md.
+    """
+    made = get_framework(framework)
+    reader = open_reader(paths)
+    names = resolve(select, reader)
+    _require(made, reader, names, dtype)
+    options = load_options(dtype=dtype, verify=verify, cache=cache, **tuning)
+    with reporting(progress, f"loading {title(paths)}") as callback:
+        if is_cpu(device):
+            memories, rows, counters = reader.load(names, options, callback)
+            tensors = made.build(memories, rows)
+        else:
+            moved = _Stream(reader, names, options, made, device, callback)
+            tensors, counters = dict(moved), moved.stats
+    if stats is not None:
+        stats.update(counters)
+    return tensors
+
+
+def stream(
+    paths: Paths,
+    device: Any = "cpu",
+    *,
+    select: Select = None,
+    dtype: Any = None,
+    cache: str = "auto",
+    framework: str | None = None,
+    verify: bool = False,
+    max_buffer: int | str = DEFAULT_BUFFER,
+    progress: Progress = None,
+    stats: dict[str, Any] | None = None,
+    **tuning: Unpack[LoadTuning],
+) -> Iterator[tuple[str, Any]]:
+    """Yields (name, tensor) in the order they lie in the files, as soon as each has landed, while later ones are read.
+
+    At most `max_buffer` bytes (but always one tensor) are read ahead, so a checkpoint larger than memory can pass through.
+    The other arguments are those of `load`; `stats` is filled at the end. Closing the iterator stops the reads.
+    """
+    made = get_framework(framework)
+    reader = open_reader(paths)
+    names = resolve(select, reader)
+    _require(made, reader, names, dtype)
+    options = load_options(dtype=dtype, verify=verify, cache=cache, max_buffer=max_buffer, **tuning)
+
+    def generate() -> Iterator[tuple[str, Any]]:
+        with reporting(progress, f"loading {title(paths)}") as callback:
+            tensors = _Stream(reader, names, options, made, device, callback)
+            yield from tensors
+        if stats is not None:
+            stats.update(tensors.stats)
+
+    return generate()
+
+
+class _Stream:
+    """The engine's stream as an iterator of (name, tensor) that counts what passes."""
+
+    def __init__(
+        self,
+        reader: _core.Reader,
+        names: list[str] | None,
+        options: _core.LoadOptions,
+        framework: Framework,
+        device: Any,
+        callback: Callable[[int, int], Any] | None,
+    ) -> None:
+        self._arguments = (names, options)
+        self._reader = reader
+        self._framework = framework
+        self._device = None if is_cpu(device) else torch_device(device)
+        self._callback = callback
+        self._total = _selected_nbytes(reader, names) if callback is not None else 0
+        self.stats: dict[str, Any] = {}
+
+    def __iter__(self) -> Iterator[tuple[str, Any]]:
+        source = self._reader.stream(*self._arguments)
+        done = 0
+        try:
+            while (landed := source.next()) is not None:
+                memories, rows = landed
+                done += rows[0][5]
+                for name, tensor in self._framework.build(memories, rows).items():
+                    yield name, tensor if self._device is None else self._framework.move(tensor, self._device)
+                self._report(done)
+            self.stats = source.stats()
+        finally:
+            source.close()
+
+    def _report(self, done: int) -> None:
+        if self._callback is not None and self._callback(min(done, self._total), self._total) is False:
+            raise CancelledError("the progress callable asked to stop")
+
+
+def _selected_nbytes(reader: _core.Reader, names: list[str] | None) -> int:
+    wanted = None if names is None else set(names)
+    return sum(info[5] for info in reader.infos() if wanted is None or info[0] in wanted)
+
+
+def _require(framework: Framework, reader: _core.Reader, names: list[str] | None, dtype: Any) -> None:
+    """Refuses types that the framework has not got before anything is read."""
+    if dtype is not None:
+        return
+    wanted = None if names is None else set(names)
+    framework.require(info for info in reader.infos() if wanted is None or info[0] in wanted)
+
+
+def is_cpu(device: Any) -> bool:
+    """Whether a device argument means the CPU."""
+    return device is None or (not isinstance(device, int) and str(device) == "cpu")
+
+
+def torch_device(device: Any) -> Any:
+    """A device argument for torch; a number is an accelerator's."""
+    return f"cuda:{device}" if isinstance(device, int) else device
+
+
+def title(paths: Paths) -> str:
+    """What to call these files in a line of progress."""
+    if isinstance(paths, (str, os.PathLike)):
+        return os.path.basename(os.fspath(paths)) or os.fspath(paths)
+    return "files"

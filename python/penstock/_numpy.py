@@ -1,0 +1,119 @@
+"""All that penstock knows of NumPy and ml_dtypes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ._dtypes import BITS, ML_DTYPES, TORCH_NAMES
+from ._packed import PackedTensor
+from ._places import Place
+from ._source import Source
+from .errors import ArgumentError, UnsupportedError
+
+if TYPE_CHECKING:
+    from ._frameworks import Info, Row
+    from ._indexing import Basic
+
+
+def _native_dtypes() -> dict[str, np.dtype[Any]]:
+    return {
+        name: np.dtype(numpy_name)
+        for name, numpy_name in TORCH_NAMES.items()
+        if name not in ML_DTYPES and BITS[name] >= 8
+    }
+
+
+def _extended_dtypes() -> dict[str, np.dtype[Any]]:
+    try:
+        import ml_dtypes
+    except ImportError:
+        return {}
+    found = {name: getattr(ml_dtypes, TORCH_NAMES[name], None) for name in ML_DTYPES}
+    return {name: np.dtype(dtype) for name, dtype in found.items() if dtype is not None}
+
+
+DTYPES: dict[str, np.dtype[Any]] = _native_dtypes() | _extended_dtypes()
+NAMES = {dtype: name for name, dtype in DTYPES.items()}
+
+
+def _missing(name: str, dtype: str) -> UnsupportedError:
+    return UnsupportedError(
+        f'{name}: NumPy has no {dtype}: install ml_dtypes, load with dtype= a type that NumPy has, or use framework="torch"'
+    )
+
+
+def require(infos: Iterable[Info]) -> None:
+    """Raises for a type that only ml_dtypes has when that is not installed."""
+    if len(DTYPES) == sum(bits >= 8 for bits in BITS.values()):
+        return
+    for name, dtype, *_ in infos:
+        if dtype in ML_DTYPES and dtype not in DTYPES:
+            raise _missing(name, dtype)
+
+
+def build(memories: Sequence[Any], rows: Iterable[Row]) -> dict[str, Any]:
+    """Writable arrays by name, which point into the memories."""
+    tensors: dict[str, Any] = {}
+    for name, dtype_name, shape, memory, offset, nbytes in rows:
+        dtype = DTYPES.get(dtype_name)
+        if dtype is None and BITS[dtype_name] >= 8:
+            raise _missing(name, dtype_name)
+        element, array_shape = (dtype, shape) if dtype is not None else (np.dtype(np.uint8), (nbytes,))
+        if nbytes == 0:
+            array: Any = np.empty(array_shape, element)
+        else:
+            array = np.ndarray(array_shape, element, memories[memory], offset)
+        tensors[name] = array if dtype is not None else PackedTensor(dtype_name, shape, array)
+    return tensors
+
+
+def pick(tensor: Any, basic: Basic) -> Any:
+    """What an index picks of the array that covers it."""
+    return tensor[basic.picks()]
+
+
+def move(tensor: Any, device: Any) -> Any:
+    """Arrays live on the CPU."""
+    raise ArgumentError(f"NumPy arrays can't be moved to {device}")
+
+
+def source(name: str, value: Any) -> Source | None:
+    """How to write an array or a NumPy scalar; None when the value is none."""
+    if isinstance(value, np.generic):
+        value = np.asarray(value)
+    if not isinstance(value, np.ndarray):
+        return None
+    if isinstance(value, np.ma.MaskedArray):
+        raise UnsupportedError(f"{name}: a masked array can't be saved; call filled()")
+    if not value.dtype.isnative:
+        value = value.astype(value.dtype.newbyteorder("="))
+    dtype = NAMES.get(value.dtype)
+    if dtype is None:
+        raise UnsupportedError(f"{name}: arrays of {value.dtype} can't be saved")
+    strides = None if value.flags.c_contiguous else value.strides
+    return Source(dtype, value.shape, value.ctypes.data, strides, value)
+
+
+def place(name: str, value: Any) -> Place | None:
+    """An array that can be loaded into; None when the value is none."""
+    if not isinstance(value, np.ndarray):
+        return None
+    dtype = NAMES.get(value.dtype.newbyteorder("="))
+    if dtype is None:
+        raise UnsupportedError(f"{name}: no file holds {value.dtype}")
+    direct = value.flags.c_contiguous and value.flags.writeable and value.dtype.isnative
+    identity: Any = id(value) if value.size == 0 else (value.ctypes.data, value.shape, value.strides, value.dtype)
+    return Place(value, dtype, value.shape, value.nbytes, identity, value.ctypes.data if direct else None)
+
+
+def replacement(old: Any, loaded: Any) -> Any:
+    """An array needs nothing more."""
+    return loaded
+
+
+def copy_into(old: Any, loaded: Any) -> None:
+    """Copies where the memory could not be read into."""
+    old[...] = loaded

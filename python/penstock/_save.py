@@ -1,0 +1,158 @@
+"""save and save_async."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from . import _core
+from ._job import SaveJob
+from ._load import title
+from ._options import Stats, save_options
+from ._packed import PackedTensor
+from ._progress import reporting
+from ._reader import LazyTensor
+from ._source import Source
+from .errors import ArgumentError, UnsupportedError
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from ._core import MemoryPool
+    from ._options import IoTuning, Path, SaveArguments
+    from ._progress import Callback, Progress
+
+
+def save(
+    tensors: Any,
+    path: Path,
+    *,
+    format: str | None = None,
+    metadata: Mapping[str, str] | None = None,
+    max_shard_size: int | str | None = None,
+    checksums: bool = False,
+    shared: str = "refuse",
+    durable: bool = True,
+    method: str = "auto",
+    progress: Progress = None,
+    stats: dict[str, Any] | None = None,
+    **tuning: Unpack[IoTuning],
+) -> Stats:
+    """Saves tensors as one file, or shards: a crash leaves the old file or the whole new one, never a part.
+
+    tensors: a mapping of name to tensor, or a torch module. Tensors are torch's, NumPy's, or anything with DLPack; they
+        need not be contiguous.
+    format: "safetensors"; by default it follows the suffix of the path.
+    metadata: strings to strings.
+    max_shard_size: split into files of at most this many bytes ("5GB"), with an index beside them.
+    checksums: store a CRC-32C of every tensor, which `verify` and ``load(verify=True)`` check.
+    shared: what to do with tensors whose memory overlaps: "refuse", "deduplicate" (store equal ones once and note the
+        other names in the metadata) or "duplicate".
+    durable: wait until the drive has it all. Without, a power cut may lose the file, but never shows half of it.
+    method: "direct", "uncached" or "buffered"; by default what is quickest here.
+    progress, stats: as in `load`; the statistics are returned too.
+    tuning: backend, block_size, queue_depth, threads; see docs/tuning.md.
+    """
+    options = save_options(
+        format=format,
+        metadata=metadata,
+        max_shard_size=max_shard_size,
+        checksums=checksums,
+        shared=shared,
+        durable=durable,
+        method=method,
+        **tuning,
+    )
+    with reporting(progress, f"saving {title(path)}") as callback:
+        writer, owners = _make_writer(tensors, path, options, callback)
+        result = Stats(writer.commit())
+    del owners  # Their memory was borrowed until here.
+    if stats is not None:
+        stats.update(result)
+    return result
+
+
+def save_async(
+    tensors: Any,
+    path: Path,
+    *,
+    snapshot: bool = True,
+    pool: MemoryPool | None = None,
+    **arguments: Unpack[SaveArguments],
+) -> SaveJob:
+    """Saves in the background.
+
+    snapshot: copy the tensors first, so that they may change again as soon as ``job.staged()`` returns. Without it they must
+        not change until ``job.wait()`` has returned.
+    pool: where the snapshot's memory comes from.
+    arguments: as in `save`, but for progress and stats: the job has both.
+    """
+    writer, owners = _make_writer(tensors, path, save_options(**arguments), None)
+    return SaveJob(_core.save_async(writer, snapshot, pool), os.fspath(path), owners)
+
+
+def _make_writer(
+    tensors: Any, path: Path, options: _core.SaveOptions, callback: Callback | None
+) -> tuple[_core.Writer, list[Any]]:
+    """A writer with everything added, and what keeps the memory alive."""
+    writer = _core.Writer(os.fspath(path), options, callback)
+    owners = []
+    for name, value in _named_tensors(tensors).items():
+        if not isinstance(name, str):
+            raise ArgumentError(f"tensor names are strings, not {type(name).__name__}")
+        source = make_source(name, value)
+        writer.add(name, source.dtype, source.shape, source.address, source.byte_strides)
+        owners.append(source.owner)
+    return writer, owners
+
+
+def _named_tensors(tensors: Any) -> Mapping[Any, Any]:
+    if isinstance(tensors, Mapping):
+        return tensors
+    if hasattr(tensors, "state_dict"):
+        return dict(tensors.state_dict())
+    raise ArgumentError(f"expected a mapping of names to tensors or a module, not {type(tensors).__name__}")
+
+
+def make_source(name: str, value: Any) -> Source:
+    """How to write any kind of tensor."""
+    if isinstance(value, PackedTensor):
+        return make_source(name, value.data)._replace(dtype=value.dtype, shape=value.shape)
+    if isinstance(value, LazyTensor):
+        return make_source(name, value.load())
+    source = _known_source(name, value)
+    if source is None and hasattr(value, "__dlpack__"):
+        source = _known_source(name, _from_dlpack(value))
+    if source is None:
+        raise ArgumentError(f"{name}: expected a tensor, not {type(value).__name__}")
+    return source
+
+
+def _known_source(name: str, value: Any) -> Source | None:
+    """The value's own framework is imported already; no other one need be."""
+    source = None
+    if "torch" in sys.modules:
+        from . import _torch
+
+        source = _torch.source(name, value)
+    if source is None and "numpy" in sys.modules:
+        from . import _numpy
+
+        source = _numpy.source(name, value)
+    return source
+
+
+def _from_dlpack(value: Any) -> Any:
+    """torch knows more element types than NumPy does."""
+    if "torch" in sys.modules:
+        import torch.utils.dlpack
+
+        return torch.utils.dlpack.from_dlpack(value)
+    import numpy as np
+
+    try:
+        return np.from_dlpack(value)
+    except (BufferError, RuntimeError) as problem:
+        raise UnsupportedError(f"NumPy can't take this {type(value).__name__}: {problem}") from problem

@@ -1,0 +1,166 @@
+"""All that penstock knows of torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ._dtypes import BITS, TORCH_NAMES
+from ._packed import PackedTensor
+from ._places import Place
+from ._source import Source
+from .errors import UnsupportedError
+
+if TYPE_CHECKING:
+    from . import _core
+    from ._frameworks import Info, Row
+    from ._indexing import Basic
+
+# Older versions of torch lack some of the narrow types.
+DTYPES: dict[str, torch.dtype] = {
+    name: getattr(torch, torch_name) for name, torch_name in TORCH_NAMES.items() if hasattr(torch, torch_name)
+}
+NAMES = {dtype: name for name, dtype in DTYPES.items()}
+
+
+def require(infos: Iterable[Info]) -> None:
+    """Every type of a file has a form here."""
+
+
+def build(memories: Sequence[_core.Memory], rows: Iterable[Row]) -> dict[str, Any]:
+    """Tensors by name. Each has a storage of its own: saving or copying one does not drag its neighbours along."""
+    frombuffer = torch.frombuffer
+    tensors: dict[str, Any] = {}
+    for name, dtype_name, shape, memory, offset, nbytes in rows:
+        dtype = DTYPES.get(dtype_name)
+        if dtype is None or BITS[dtype_name] < 8:
+            tensors[name] = _narrow(dtype, dtype_name, shape, memories, memory, offset, nbytes)
+        elif nbytes == 0:
+            tensors[name] = torch.empty(shape, dtype=dtype, device="cpu")
+        else:
+            tensor = frombuffer(memories[memory], dtype=dtype, count=nbytes // dtype.itemsize, offset=offset)
+            # resize_ keeps the storage and, unlike view(), leaves a tensor that is nobody's view.
+            tensors[name] = tensor if len(shape) == 1 else tensor.resize_(shape)
+    return tensors
+
+
+def _narrow(
+    dtype: torch.dtype | None,
+    dtype_name: str,
+    shape: tuple[int, ...],
+    memories: Sequence[_core.Memory],
+    memory: int,
+    offset: int,
+    nbytes: int,
+) -> Any:
+    """F4 as torch packs it, two elements in one of its own; other sub-byte types as bytes."""
+    pairs = dtype is not None and len(shape) > 0 and shape[-1] % 2 == 0
+    element = dtype if pairs and dtype is not None else torch.uint8
+    if nbytes == 0:
+        data = torch.empty(0, dtype=element, device="cpu")
+    else:
+        data = torch.frombuffer(memories[memory], dtype=element, count=nbytes, offset=offset)
+    if not pairs:
+        return PackedTensor(dtype_name, shape, data)
+    return data.resize_((*shape[:-1], shape[-1] // 2))
+
+
+def pick(tensor: Any, basic: Basic) -> Any:
+    """torch has no negative steps: those dimensions are turned round first."""
+    flipped = [axis for axis, step in enumerate(basic.steps) if step < 0]
+    if flipped:
+        tensor = tensor.flip(flipped)
+    return tensor[basic.picks(absolute=True)]
+
+
+def move(tensor: Any, device: Any) -> Any:
+    """The tensor on `device`."""
+    return tensor._replace(data=tensor.data.to(device)) if isinstance(tensor, PackedTensor) else tensor.to(device)
+
+
+def source(name: str, value: Any) -> Source | None:
+    """How to write a torch tensor; None when the value is none."""
+    if not isinstance(value, torch.Tensor):
+        return None
+    tensor = _dense(name, value)
+    dtype = NAMES.get(tensor.dtype)
+    if dtype is None:
+        raise UnsupportedError(f"{name}: {tensor.dtype} can't be saved")
+    shape = tuple(tensor.shape)
+    strides = None
+    if not tensor.is_contiguous():
+        if dtype == "F4":
+            tensor = tensor.contiguous()
+        else:
+            width = tensor.element_size()
+            strides = tuple(stride * width for stride in tensor.stride())
+    if dtype == "F4":
+        shape = _unpacked_shape(shape)
+    return Source(dtype, shape, _address(name, tensor), strides, tensor)
+
+
+def _unpacked_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape in elements of what torch counts in pairs."""
+    return (*shape[:-1], shape[-1] * 2) if shape else (2,)
+
+
+def _dense(name: str, tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor as plain memory of the CPU; refused when it has none."""
+    if tensor.layout is not torch.strided:
+        raise UnsupportedError(
+            f"{name}: a {str(tensor.layout).removeprefix('torch.')} tensor can't be saved; call to_dense()"
+        )
+    if tensor.is_quantized:
+        raise UnsupportedError(f"{name}: a quantised tensor can't be saved; call dequantize() or int_repr()")
+    if tensor.is_meta:
+        raise UnsupportedError(f"{name}: a tensor on the meta device has no data")
+    tensor = tensor.detach()
+    if tensor.device.type != "cpu":
+        tensor = tensor.cpu()
+    return tensor.resolve_conj().resolve_neg()
+
+
+def _address(name: str, tensor: torch.Tensor) -> int:
+    try:
+        return tensor.data_ptr()
+    except RuntimeError as problem:
+        raise UnsupportedError(f"{name}: a {type(tensor).__name__} has no memory of its own") from problem
+
+
+def place(name: str, value: Any) -> Place | None:
+    """A tensor that can be loaded into; None when the value is none."""
+    if not isinstance(value, torch.Tensor):
+        return None
+    dtype = NAMES.get(value.dtype)
+    if dtype is None:
+        raise UnsupportedError(f"{name}: no file holds {value.dtype}")
+    shape = tuple(value.shape)
+    if dtype == "F4":
+        shape = _unpacked_shape(shape)
+    abstract = value.is_meta
+    identity: Any = id(value)
+    address = None
+    if not abstract and value.layout is torch.strided and value.numel() > 0:
+        identity = (value.device, value.data_ptr(), shape, value.stride(), dtype)
+        if value.device.type == "cpu" and value.is_contiguous() and not value.is_neg() and not value.is_conj():
+            address = value.data_ptr()
+    return Place(value, dtype, shape, value.numel() * value.element_size(), identity, address, abstract)
+
+
+def replacement(old: torch.Tensor, loaded: Any) -> Any:
+    """The loaded tensor in the role of the old one: its device, and a parameter where that was one."""
+    if not isinstance(loaded, torch.Tensor):
+        return loaded
+    if old.device.type not in ("cpu", "meta"):
+        loaded = loaded.to(old.device)
+    if isinstance(old, torch.nn.Parameter):
+        return torch.nn.Parameter(loaded, requires_grad=old.requires_grad)
+    return loaded.requires_grad_(old.requires_grad)
+
+
+def copy_into(old: torch.Tensor, loaded: torch.Tensor) -> None:
+    """Copies where the memory could not be read into."""
+    with torch.no_grad():
+        old.copy_(loaded)

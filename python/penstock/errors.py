@@ -1,0 +1,86 @@
+"""What can go wrong.
+
+Every error of penstock is an :class:`Error`, and each kind is also the builtin that a caller would expect: a missing file
+is a ``FileNotFoundError``, a broken one a ``ValueError``. ``str(error)`` is one line that names the file and the place;
+``error.errno`` is the system's error number where there is one.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "ArgumentError",
+    "CancelledError",
+    "ChangedError",
+    "DirectoryError",
+    "Error",
+    "FormatError",
+    "IoError",
+    "NoSpaceError",
+    "NotFoundError",
+    "OutOfMemoryError",
+    "PermissionDeniedError",
+    "TensorIndexError",
+    "UnknownTensorError",
+    "UnsupportedError",
+]
+
+
+class Error(Exception):
+    """The base of every error of penstock."""
+
+    errno: int | None = None
+
+    def __str__(self) -> str:
+        return str(self.args[0]) if self.args else ""
+
+
+class NotFoundError(Error, FileNotFoundError):
+    """A file or shard that does not exist."""
+
+
+class PermissionDeniedError(Error, PermissionError):
+    """The system refuses access."""
+
+
+class DirectoryError(Error, IsADirectoryError):
+    """A directory where a file was expected."""
+
+
+class IoError(Error, OSError):
+    """The system failed a read, write, sync or rename."""
+
+
+class NoSpaceError(Error, OSError):
+    """The filesystem or quota is full."""
+
+
+class FormatError(Error, ValueError):
+    """The bytes of a file break the rules of its format."""
+
+
+class ArgumentError(Error, ValueError):
+    """The caller asked for something that makes no sense."""
+
+
+class ChangedError(Error, OSError):
+    """A file changed or shrank while it was read."""
+
+
+class CancelledError(Error):
+    """The progress callable returned False, or a job was cancelled."""
+
+
+class OutOfMemoryError(Error, MemoryError):
+    """The memory for a load could not be had."""
+
+
+class UnsupportedError(Error, NotImplementedError):
+    """Valid, but not something that this build, system or framework can do."""
+
+
+class UnknownTensorError(Error, KeyError):
+    """A tensor that the checkpoint does not have."""
+
+
+class TensorIndexError(Error, IndexError):
+    """An index that does not fit the tensor, or is not a basic one."""

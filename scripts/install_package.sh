@@ -1,0 +1,37 @@
+#!/usr/bin/env bash
+# Builds the Python package with its native command and installs both in .venv. Does nothing when no source has changed.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+log=build/logs/install-package.log
+stamp=.venv/package-stamp
+mkdir -p build/logs
+if command -v ccache >/dev/null; then
+  export CMAKE_CXX_COMPILER_LAUNCHER=ccache
+fi
+
+fingerprint() {
+  find CMakeLists.txt cmake cli include python src pyproject.toml -type f \
+    -not -name '*.pyc' -not -name '*_test.cc' -print0 | LC_ALL=C sort -z | xargs -0 sha256sum | sha256sum
+}
+
+# The tests set PENSTOCK_WARNINGS_AS_ERRORS to ON: then the flags are those of the release preset, and ccache serves both.
+install_package() {
+  .venv/bin/python -m pip install --no-build-isolation --no-deps --force-reinstall \
+    --config-settings=build-dir=build/python \
+    --config-settings=cmake.define.PENSTOCK_WARNINGS_AS_ERRORS="${PENSTOCK_WARNINGS_AS_ERRORS:-OFF}" .
+}
+
+wanted=$(fingerprint)
+if [ "$(cat "$stamp" 2>/dev/null)" = "$wanted" ]; then
+  echo "[build] python package: up to date"
+  exit 0
+fi
+echo "[build] python package (the first time takes a minute or two)"
+rm -f "$stamp"
+if ! install_package >"$log" 2>&1; then
+  tail -n 40 "$log" >&2
+  echo "[build] FAILED: python package; the whole output is in $log" >&2
+  exit 1
+fi
+printf '%s\n' "$wanted" >"$stamp"

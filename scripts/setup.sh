@@ -1,0 +1,109 @@
+#!/usr/bin/env bash
+# Prepares what building, testing and measuring need: Debian packages and Python environments.
+# Safe to run again: what is there already is left alone, and then nothing touches the network.
+#
+#   scripts/setup.sh           packages and .venv (build, tests, demo)
+#   scripts/setup.sh bench     also .venv-bench, the released peers that bench/ races against
+#
+# PYTHON names the interpreter the environments are made with (default: python3, at least 3.10).
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+python=${PYTHON:-python3}
+logs=build/logs
+mkdir -p "$logs"
+
+say() { printf '[setup] %s\n' "$*"; }
+fail() {
+  printf '[setup] FAILED: %s\n' "$*" >&2
+  exit 1
+}
+
+# logged NAME COMMAND...: runs quietly, keeps the output in a log, and shows the end of it on failure.
+logged() {
+  local name=$1 log="$logs/setup-$1.log"
+  shift
+  if ! "$@" >"$log" 2>&1; then
+    tail -n 15 "$log" >&2
+    fail "$name: \`$*\` did not succeed; the whole output is in $log"
+  fi
+}
+
+as_root() {
+  if [ "$(id -u)" -eq 0 ]; then
+    env DEBIAN_FRONTEND=noninteractive "$@"
+  else
+    sudo env DEBIAN_FRONTEND=noninteractive "$@"
+  fi
+}
+
+# The distribution's own Python comes without venv and headers; one from elsewhere brings both.
+wanted_packages() {
+  sed -e 's/#.*//' -e '/^[[:space:]]*$/d' scripts/packages.txt
+  if ! command -v "$python" >/dev/null || [ "$("$python" -c 'import sys; print(sys.base_prefix)')" = /usr ]; then
+    printf '%s\n' python3 python3-venv python3-dev
+  fi
+}
+
+missing_packages() {
+  local package
+  while read -r package; do
+    dpkg-query -W -f='${db:Status-Status}' "$package" 2>/dev/null | grep -qx installed || printf '%s\n' "$package"
+  done < <(wanted_packages)
+}
+
+install_packages() {
+  if ! command -v dpkg-query >/dev/null; then
+    say "not a Debian system: the equivalents of scripts/packages.txt must be installed by hand"
+    return
+  fi
+  local missing
+  mapfile -t missing < <(missing_packages)
+  if [ ${#missing[@]} -eq 0 ]; then
+    say "system packages: all there"
+    return
+  fi
+  if [ "$(id -u)" -ne 0 ] && ! command -v sudo >/dev/null; then
+    fail "these packages are missing and there is no sudo; as root: apt-get install ${missing[*]}"
+  fi
+  say "system packages: installing ${missing[*]}"
+  logged apt-update as_root apt-get update
+  logged apt-install as_root apt-get install -y --no-install-recommends "${missing[@]}"
+}
+
+check_python() {
+  command -v "$python" >/dev/null || fail "$python was not found"
+  "$python" -c 'import sys; sys.exit(sys.version_info < (3, 10))' ||
+    fail "$("$python" --version) is too old: penstock needs Python 3.10 or later (set PYTHON to one)"
+}
+
+# make_environment DIRECTORY REQUIREMENTS: an environment with torch and what the file names.
+make_environment() {
+  local directory=$1 requirements=$2 name=${1#.} stamp=$1/setup-stamp version wanted
+  version=$("$python" -c 'import sys; print(sys.version, sys.base_prefix)')
+  wanted=$({ echo "$version"; cat scripts/requirements-torch.txt "$requirements"; } | sha256sum)
+  if [ "$(cat "$stamp" 2>/dev/null)" = "$wanted" ] && "$directory/bin/python" -c '' 2>/dev/null; then
+    say "$directory: up to date"
+    return
+  fi
+  rm -f "$stamp"
+  if [ "$("$directory/bin/python" -c 'import sys; print(sys.version, sys.base_prefix)' 2>/dev/null)" != "$version" ]; then
+    say "$directory: creating the environment ($("$python" --version))"
+    logged "$name-create" "$python" -m venv --clear "$directory"
+  fi
+  say "$directory: installing torch (a large download the first time)"
+  logged "$name-torch" "$directory/bin/python" -m pip install -r scripts/requirements-torch.txt
+  say "$directory: installing $requirements"
+  logged "$name-packages" "$directory/bin/python" -m pip install -r "$requirements"
+  printf '%s\n' "$wanted" >"$stamp"
+}
+
+install_packages
+check_python
+make_environment .venv scripts/requirements-dev.txt
+for extra in "$@"; do
+  case $extra in
+    bench) make_environment .venv-bench scripts/requirements-bench.txt ;;
+    *) fail "unknown argument '$extra' (there is only: bench)" ;;
+  esac
+done

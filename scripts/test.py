@@ -1,0 +1,203 @@
+"""Runs the stages of `make test`, all of them even when one fails, and adds up what the test runners reported.
+
+Stages: release, asan, tsan, fuzz, python, lint. Without arguments every one runs, in this order.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from xml.etree import ElementTree
+
+ROOT = Path(__file__).resolve().parent.parent
+BIN = ROOT / ".venv" / "bin"
+REPORTS = ROOT / "build" / "reports"
+LOGS = ROOT / "build" / "logs"
+FUZZ_SECONDS = 5
+
+# Sanitizers must stop at the first finding, or a test could pass over it.
+SANITIZER_ENVIRONMENT = {
+    "ASAN_OPTIONS": "detect_stack_use_after_return=1:strict_string_checks=1",
+    "UBSAN_OPTIONS": "print_stacktrace=1",
+    "TSAN_OPTIONS": "halt_on_error=1:second_deadlock_stack=1",
+}
+
+
+@dataclass
+class Counts:
+    """What a runner's own report says."""
+
+    passed: int = 0
+    failed: int = 0
+    skipped: int = 0
+
+    def add(self, other: Counts) -> None:
+        self.passed += other.passed
+        self.failed += other.failed
+        self.skipped += other.skipped
+
+    def __str__(self) -> str:
+        return f"{self.passed} passed, {self.failed} failed, {self.skipped} skipped"
+
+
+@dataclass
+class Outcome:
+    ok: bool
+    counts: Counts = field(default_factory=Counts)
+
+
+def run(command: list[str | Path], log: Path | None = None, environment: dict[str, str] | None = None) -> bool:
+    """Runs a command in the repository; with a log its output goes there instead of the terminal."""
+    variables = {**os.environ, **(environment or {})}
+    with contextlib.ExitStack() as stack:
+        output = stack.enter_context(log.open("w")) if log else None
+        done = subprocess.run(command, check=False, cwd=ROOT, env=variables, stdout=output, stderr=output)
+    return done.returncode == 0
+
+
+def short(text: str | None, lines: int) -> str:
+    return "\n".join("    " + line for line in (text or "").strip().splitlines()[-lines:])
+
+
+def skip_reason(case: ElementTree.Element, skipped: ElementTree.Element) -> str:
+    """pytest says it in the report; GoogleTest prints it, after the place."""
+    lines = [line for line in (case.findtext("system-out") or "").splitlines() if line.strip()]
+    for i, line in enumerate(lines):
+        if ": Skipped" in line and i + 1 < len(lines):
+            return lines[i + 1].strip()
+    return skipped.get("message", "") or "no reason given"
+
+
+def read_report(report: Path, show_failures: bool) -> Counts:
+    """Counts a JUnit file, and prints why tests were skipped or (where the runner has not) failed."""
+    counts = Counts()
+    for case in ElementTree.parse(report).getroot().iter("testcase"):
+        name = case.get("name", "?")
+        broken = case.find("failure") if case.find("failure") is not None else case.find("error")
+        skipped = case.find("skipped")
+        if broken is not None:
+            counts.failed += 1
+            if show_failures:
+                print(f"  FAILED {name}\n{short(case.findtext('system-out') or broken.get('message'), 40)}")
+        elif skipped is not None or case.get("status") in ("notrun", "disabled"):
+            counts.skipped += 1
+            print(f"  skipped {name}: {skip_reason(case, skipped) if skipped is not None else 'not run'}")
+        else:
+            counts.passed += 1
+    return counts
+
+
+def report_counts(report: Path, show_failures: bool) -> Counts | None:
+    if not report.exists():
+        print(f"  no report was written: {report.relative_to(ROOT)}")
+        return None
+    counts = read_report(report, show_failures)
+    print(f"  {counts}")
+    return counts
+
+
+def without_address_randomisation() -> list[str]:
+    """ThreadSanitizer of gcc 12 cannot place its shadow memory where the kernel randomises more than 28 bits."""
+    command = ["setarch", "-R"]
+    if shutil.which("setarch") is None:
+        return []
+    probe = subprocess.run([*command, "true"], check=False, capture_output=True)
+    return command if probe.returncode == 0 else []
+
+
+def native_tests(preset: str) -> Outcome:
+    prefix = without_address_randomisation() if preset == "tsan" else []
+    report = REPORTS / f"{preset}.xml"
+    # Discovery runs the test programs while they are built, so the build needs the same environment.
+    if not run([*prefix, "scripts/build_native.sh", preset], environment=SANITIZER_ENVIRONMENT):
+        return Outcome(ok=False)
+    jobs = str(os.cpu_count() or 1)
+    command = [*prefix, "ctest", "--preset", preset, "-j", jobs, "--no-tests=error", "--output-junit", str(report)]
+    passed = run(command, log=LOGS / f"ctest-{preset}.log", environment=SANITIZER_ENVIRONMENT)
+    counts = report_counts(report, show_failures=True)
+    if not passed:
+        print(f"  the whole output is in build/logs/ctest-{preset}.log")
+    return Outcome(ok=passed and counts is not None and counts.failed == 0, counts=counts or Counts())
+
+
+def fuzz_targets() -> Outcome:
+    return Outcome(ok=run([sys.executable, "scripts/fuzz.py", "--seconds", str(FUZZ_SECONDS)]))
+
+
+def python_tests() -> Outcome:
+    if not run(["scripts/install_package.sh"], environment={"PENSTOCK_WARNINGS_AS_ERRORS": "ON"}):
+        return Outcome(ok=False)
+    report = REPORTS / "python.xml"
+    environment = {"PENSTOCK_COMMAND": str(BIN / "penstock")}
+    folders = [folder for folder in ("tests/python", "tests/cli", "tests/repo") if (ROOT / folder).is_dir()]
+    passed = run([BIN / "pytest", "-q", f"--junitxml={report}", *folders], environment=environment)
+    counts = report_counts(report, show_failures=False)
+    return Outcome(ok=passed and counts is not None, counts=counts or Counts())
+
+
+def checks() -> Outcome:
+    commands: dict[str, list[str | Path]] = {
+        "clang-format and ruff format": ["scripts/format.sh", "--check"],
+        "ruff check": [BIN / "ruff", "check", "--quiet", "."],
+        "mypy --strict": [BIN / "mypy", "--strict", "--no-error-summary", "python/penstock"],
+    }
+    outcome = Outcome(ok=True)
+    for name, command in commands.items():
+        passed = run(command)
+        print(f"  {name}: {'ok' if passed else 'FAILED'}", flush=True)
+        outcome.ok = outcome.ok and passed
+    return outcome
+
+
+STAGES: dict[str, tuple[str, Callable[[], Outcome]]] = {
+    "release": ("C++ tests, release build, warnings are errors", lambda: native_tests("release")),
+    "asan": ("C++ tests, AddressSanitizer and UndefinedBehaviorSanitizer", lambda: native_tests("asan")),
+    "tsan": ("C++ tests, ThreadSanitizer", lambda: native_tests("tsan")),
+    "fuzz": (f"fuzz targets, {FUZZ_SECONDS} seconds each", fuzz_targets),
+    "python": ("Python, command line and repository tests", python_tests),
+    "lint": ("formatting, lint, types", checks),
+}
+
+
+def run_stage(position: str, name: str) -> tuple[Outcome, float]:
+    title, stage = STAGES[name]
+    print(f"\n== {position} {name}: {title}", flush=True)
+    begin = time.monotonic()
+    outcome = stage()
+    seconds = time.monotonic() - begin
+    print(f"== {name}: {'ok' if outcome.ok else 'FAILED'} in {seconds:.1f} s", flush=True)
+    return outcome, seconds
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("stages", nargs="*", metavar="STAGE", help=f"of {', '.join(STAGES)} (default: all)")
+    chosen = parser.parse_args().stages or list(STAGES)
+    unknown = [name for name in chosen if name not in STAGES]
+    if unknown:
+        parser.error(f"there is no stage {', '.join(unknown)}; there are {', '.join(STAGES)}")
+    shutil.rmtree(REPORTS, ignore_errors=True)
+    REPORTS.mkdir(parents=True)
+    LOGS.mkdir(parents=True, exist_ok=True)
+    total, failed_stages, seconds = Counts(), [], 0.0
+    for i, name in enumerate(chosen, start=1):
+        outcome, stage_seconds = run_stage(f"[{i}/{len(chosen)}]", name)
+        total.add(outcome.counts)
+        seconds += stage_seconds
+        if not outcome.ok:
+            failed_stages.append(name)
+    verdict = f"; FAILED stages: {', '.join(failed_stages)}" if failed_stages else ""
+    print(f"\n{total} in {seconds / 60:.1f} minutes{verdict}")
+    return 1 if failed_stages else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

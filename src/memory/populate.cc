@@ -1,0 +1,24 @@
+#include "memory/populate.h"
+
+#include <sys/mman.h>
+
+#include "base/bytes.h"
+
+namespace penstock {
+namespace {
+
+constexpr std::uint64_t kPage = 4 * kKiB;
+// Below this a system call costs more than it saves.
+constexpr std::uint64_t kWorthIt = 64 * kKiB;
+
+}  // namespace
+
+void populate(std::byte* data, std::uint64_t nbytes) noexcept {
+  const auto address = reinterpret_cast<std::uintptr_t>(data);
+  const std::uint64_t begin = align_up(address, kPage);
+  const std::uint64_t end = align_down(address + nbytes, kPage);
+  if (end < begin + kWorthIt) return;
+  ::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_POPULATE_WRITE);
+}
+
+}  // namespace penstock

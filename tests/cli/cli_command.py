@@ -1,0 +1,35 @@
+"""The command as a process: the types of the fixtures that run it, and how to wait for what it does."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+Result = subprocess.CompletedProcess[str]
+Run = Callable[..., Result]
+
+PATIENCE_SECONDS = 60  # before a test is given up, not a measure of anything
+
+
+def wait_until(condition: Callable[[], bool], process: subprocess.Popen[str]) -> None:
+    for _ in range(PATIENCE_SECONDS * 500):
+        if condition():
+            return
+        assert process.poll() is None, "it ended before it could be interrupted"
+        time.sleep(0.002)
+    pytest.fail("it never came so far")
+
+
+def is_writing(process: subprocess.Popen[str], source: Path) -> bool:
+    """True when a process has a file beside `source` open: its new file, which may not have a name yet."""
+    for descriptor in Path(f"/proc/{process.pid}/fd").iterdir():
+        with contextlib.suppress(OSError):  # closed in the meantime
+            target = descriptor.readlink()
+            if target.parent == source.parent and target != source:
+                return True
+    return False

@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+import os
+import pty
+import re
+import subprocess
+from pathlib import Path
+
+import cli_files as files
+import pytest
+from cli_command import Run
+
+COMMANDS = ["ls", "convert", "verify", "bench", "tune"]
+
+
+def test_version(run: Run) -> None:
+    result = run("--version")
+    assert result.returncode == 0
+    assert re.fullmatch(r"penstock \d+\.\d+\.\d+\n", result.stdout)
+
+
+def test_help_names_every_command(run: Run) -> None:
+    result = run("--help")
+    assert result.returncode == 0
+    assert result.stderr == ""
+    for command in COMMANDS:
+        assert re.search(rf"^  {command} ", result.stdout, re.MULTILINE)
+
+
+@pytest.mark.parametrize("subcommand", COMMANDS)
+def test_every_command_has_help_with_examples_and_json(run: Run, subcommand: str) -> None:
+    result = run(subcommand, "--help")
+    assert result.returncode == 0
+    assert f"penstock {subcommand} " in result.stdout
+    assert "Examples" in result.stdout
+    assert "--json" in result.stdout
+    assert max(map(len, result.stdout.splitlines())) <= 120
+
+
+def test_nothing_at_all_prints_help_and_is_wrong_usage(run: Run) -> None:
+    result = run()
+    assert result.returncode == 2
+    assert result.stdout == ""
+    assert "Commands" in result.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["nonsense"],
+        ["ls"],
+        ["ls", "--nonsense", "m.safetensors"],
+        ["ls", "--sort", "colour", "m.safetensors"],
+        ["convert", "only-one"],
+        ["convert", "a", "b", "c"],
+        ["convert", "a", "b", "--dtype", "F31"],
+        ["convert", "a", "b", "--dtype", "I32"],
+        ["convert", "a", "b", "--max-shard-size", "many"],
+        ["verify"],
+        ["bench", "--rounds", "0"],
+        ["bench", "--size", "-1"],
+        ["tune"],
+        ["tune", ".", "--seconds", "soon"],
+        ["ls", "--color", "sometimes", "m.safetensors"],
+    ],
+    ids=" ".join,
+)
+def test_wrong_usage_is_one_line_and_exit_code_2(misused: Run, tmp_path: Path, arguments: list[str]) -> None:
+    assert "--help" in misused(*arguments).stderr
+    assert files.names_in(tmp_path) == []
+
+
+@pytest.mark.parametrize("arguments", [["ls", "m.safetensors"], ["verify", "m.safetensors"], ["ls", "--help"]])
+def test_a_pipe_gets_no_escape_codes_unless_asked(run: Run, tmp_path: Path, arguments: list[str]) -> None:
+    files.write_file(tmp_path / "m.safetensors")
+    plain = run(*arguments)
+    assert "\x1b" not in plain.stdout + plain.stderr
+    assert plain.stdout.isascii()
+    coloured = run(*arguments, "--color=always").stdout
+    assert "\x1b[" in coloured
+    assert re.sub(r"\x1b\[\d+m", "", coloured) == plain.stdout
+
+
+def output_on_terminal(command: list[str], directory: Path, environment: dict[str, str]) -> str:
+    """What a command prints to a terminal."""
+    master, slave = pty.openpty()
+    process = subprocess.Popen(
+        command, cwd=directory, stdin=slave, stdout=slave, stderr=slave, env={**os.environ, **environment}
+    )
+    os.close(slave)
+    text = b""
+    while True:
+        try:
+            part = os.read(master, 65536)
+        except OSError:  # the terminal's other side was closed
+            break
+        if not part:
+            break
+        text += part
+    os.close(master)
+    assert process.wait(timeout=60) == 0
+    return text.decode()
+
+
+def test_a_terminal_gets_colours_unless_no_color_is_set(command: str, tmp_path: Path) -> None:
+    files.write_file(tmp_path / "m.safetensors")
+    arguments = [command, "ls", "m.safetensors"]
+    terminal = {"TERM": "xterm", "NO_COLOR": ""}
+    assert "\x1b[" in output_on_terminal(arguments, tmp_path, terminal)
+    assert "\x1b[" not in output_on_terminal(arguments, tmp_path, {**terminal, "NO_COLOR": "1"})
+    assert "\x1b[" not in output_on_terminal(arguments, tmp_path, {**terminal, "TERM": "dumb"})
+    assert "\x1b[" not in output_on_terminal([*arguments, "--color=never"], tmp_path, terminal)
+    assert "\x1b[" not in output_on_terminal([*arguments, "--json"], tmp_path, terminal)

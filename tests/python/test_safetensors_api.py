@@ -1,0 +1,229 @@
+"""penstock.safetensors: the names, signatures and results of the safetensors package."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+from typing import Any
+
+import helpers
+import numpy as np
+import penstock
+import penstock.safetensors
+import penstock.safetensors.numpy
+import penstock.safetensors.torch
+import pytest
+import safetensors
+import safetensors.numpy
+import safetensors.torch
+import torch
+from torch import nn
+
+TORCH_FUNCTIONS = ["load", "load_file", "load_model", "save", "save_file", "save_model"]
+NUMPY_FUNCTIONS = ["load", "load_file", "save", "save_file"]
+
+
+def parameters(function: Any) -> list[tuple[str, Any, Any]]:
+    return [(p.name, p.kind, p.default) for p in inspect.signature(function).parameters.values()]
+
+
+@pytest.mark.parametrize("name", TORCH_FUNCTIONS)
+def test_torch_functions_have_the_same_parameters(name: str) -> None:
+    assert parameters(getattr(penstock.safetensors.torch, name)) == parameters(getattr(safetensors.torch, name))
+    assert getattr(penstock.safetensors, name) is getattr(penstock.safetensors.torch, name)
+
+
+@pytest.mark.parametrize("name", NUMPY_FUNCTIONS)
+def test_numpy_functions_have_the_same_parameters(name: str) -> None:
+    assert parameters(getattr(penstock.safetensors.numpy, name)) == parameters(getattr(safetensors.numpy, name))
+
+
+def test_safe_open_has_the_same_parameters_and_methods() -> None:
+    ours = [(name, kind) for name, kind, _ in parameters(penstock.safetensors.safe_open)]
+    theirs = [(name, kind) for name, kind, _ in parameters(safetensors.safe_open)]
+    assert ours == theirs
+    public = {name for name in dir(safetensors.safe_open) if not name.startswith("_")}
+    assert public <= set(dir(penstock.safetensors.safe_open))
+
+
+@pytest.fixture
+def file(path: Path, tensors: dict[str, torch.Tensor]) -> Path:
+    safetensors.torch.save_file(tensors, path, metadata={"format": "pt"})
+    return path
+
+
+@pytest.mark.parametrize("backend", ["mmap", "pread"])
+def test_load_file_gives_the_same_dict_in_the_same_order(file: Path, backend: str) -> None:
+    ours = penstock.safetensors.torch.load_file(file, backend=backend)
+    theirs = safetensors.torch.load_file(file, backend=backend)
+    assert list(ours) == list(theirs)
+    helpers.assert_same_tensors(ours, theirs)
+    helpers.assert_same_tensors(penstock.safetensors.torch.load_file(str(file), "cpu"), theirs)
+
+
+def test_bytes_go_both_ways(tensors: dict[str, torch.Tensor]) -> None:
+    ours = penstock.safetensors.torch.save(tensors, {"a": "b"})
+    helpers.assert_same_tensors(safetensors.torch.load(ours), tensors)
+    helpers.assert_same_tensors(penstock.safetensors.torch.load(safetensors.torch.save(tensors, {"a": "b"})), tensors)
+    with pytest.raises(penstock.ArgumentError, match="expected bytes, not str"):
+        penstock.safetensors.torch.load("text")
+    with pytest.raises(penstock.FormatError):
+        penstock.safetensors.torch.load(b"junk")
+
+
+def test_save_file_writes_what_the_reference_reads(path: Path, tensors: dict[str, torch.Tensor]) -> None:
+    assert penstock.safetensors.torch.save_file(tensors, path, {"a": "b"}) is None
+    helpers.assert_same_tensors(safetensors.torch.load_file(path), tensors)
+    with safetensors.safe_open(path, "pt") as file:
+        assert file.metadata() == {"a": "b"}
+
+
+def test_save_file_refuses_shared_memory(path: Path) -> None:
+    tensor = torch.ones(3)
+    with pytest.raises(penstock.safetensors.SafetensorError):
+        penstock.safetensors.torch.save_file({"a": tensor, "b": tensor}, path)
+
+
+def test_numpy_functions_agree_with_the_reference(path: Path) -> None:
+    arrays = {"a": np.arange(6.0).reshape(2, 3).T, "b": np.arange(4, dtype=">i4"), "c": np.float32([1, 2])}
+    penstock.safetensors.numpy.save_file(arrays, path)
+    theirs = safetensors.numpy.load_file(path)
+    helpers.assert_same_tensors(penstock.safetensors.numpy.load_file(path), theirs)
+    assert np.array_equal(theirs["a"], arrays["a"])
+    assert np.array_equal(theirs["b"], arrays["b"])
+    data = penstock.safetensors.numpy.save(arrays, {"k": "v"})
+    helpers.assert_same_tensors(safetensors.numpy.load(data), theirs)
+    helpers.assert_same_tensors(penstock.safetensors.numpy.load(safetensors.numpy.save(theirs)), theirs)
+
+
+@pytest.mark.parametrize("framework", ["pt", "torch", "pytorch", "np", "numpy"])
+def test_safe_open_gives_the_same_tensors(file: Path, tensors: dict[str, torch.Tensor], framework: str) -> None:
+    names = [name for name, tensor in tensors.items() if tensor.dtype != torch.bfloat16]
+    with penstock.safetensors.safe_open(file, framework) as ours, safetensors.safe_open(file, framework) as theirs:
+        assert ours.keys() == theirs.keys()
+        assert ours.offset_keys() == theirs.offset_keys()
+        assert ours.metadata() == theirs.metadata()
+        for name in names:
+            assert helpers.same(ours.get_tensor(name), theirs.get_tensor(name))
+            assert ours.get_slice(name).get_shape() == theirs.get_slice(name).get_shape()
+            assert ours.get_slice(name).get_dtype() == theirs.get_slice(name).get_dtype()
+        assert set(ours.get_tensors()) == set(tensors)
+
+
+INDICES: list[Any] = [
+    slice(None),
+    0,
+    -1,
+    (slice(0, 1), 1),
+    (slice(None), slice(None, None, 2)),
+    ...,
+    (..., 1),
+    None,
+    (0, 0, 0),
+    (slice(None), [0, 2]),
+    [0, 1],
+    slice(1, 100),
+    slice(-1, None),
+    (),
+    slice(2, 1),
+    True,
+    torch.tensor([0, 1]),
+    np.int64(1),
+    (slice(None), slice(1, -1)),
+    (slice(None), slice(0, 0)),
+]
+
+
+@pytest.mark.parametrize("index", INDICES, ids=str)
+def test_slices_are_those_of_the_reference(path: Path, index: Any) -> None:
+    safetensors.torch.save_file({"x": torch.arange(24.0).reshape(2, 3, 4)}, path)
+    with penstock.safetensors.safe_open(path, "pt") as ours, safetensors.safe_open(path, "pt") as theirs:
+        assert helpers.same(ours.get_slice("x")[index], theirs.get_slice("x")[index])
+
+
+@pytest.mark.parametrize("index", [5, (0, 0, 0, 0), (slice(None), 9)])
+def test_slices_out_of_bounds_are_index_errors(path: Path, index: Any) -> None:
+    safetensors.torch.save_file({"x": torch.arange(24.0).reshape(2, 3, 4)}, path)
+    with penstock.safetensors.safe_open(path, "pt") as ours, pytest.raises(IndexError):
+        ours.get_slice("x")[index]
+
+
+def test_a_closed_file_and_an_unknown_name_are_errors(file: Path) -> None:
+    with penstock.safetensors.safe_open(file, "pt") as opened:
+        kept = opened.get_tensor("steps")
+        for get in (opened.get_tensor, opened.get_slice):
+            with pytest.raises(penstock.safetensors.SafetensorError, match="no tensor is called 'absent'"):
+                get("absent")
+    assert kept.item() == 12345
+    for use in (opened.keys, opened.get_tensors, lambda: opened.get_tensor("steps")):
+        with pytest.raises(penstock.safetensors.SafetensorError):
+            use()
+
+
+def test_a_file_without_metadata_has_none(path: Path) -> None:
+    safetensors.torch.save_file({"x": torch.ones(1)}, path)
+    assert penstock.safetensors.safe_open(path, "pt").metadata() is None
+
+
+@pytest.mark.parametrize("arguments", [{"framework": "jaxx"}, {"framework": "pt", "backend": "carrier pigeon"}])
+def test_bad_arguments_are_errors(file: Path, arguments: dict[str, str]) -> None:
+    with pytest.raises(penstock.safetensors.SafetensorError):
+        penstock.safetensors.safe_open(file, **arguments)
+
+
+class Tied(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = nn.Linear(3, 3, bias=False)
+        self.b = nn.Linear(3, 3, bias=False)
+        self.b.weight = self.a.weight
+        self.c = nn.Linear(2, 2)
+        self.register_buffer("part", self.a.weight.data[1])
+
+
+def test_models_go_both_ways(tmp_path: Path) -> None:
+    model = Tied()
+    ours, theirs = tmp_path / "ours.safetensors", tmp_path / "theirs.safetensors"
+    penstock.safetensors.save_model(model, str(ours), {"z": "1"})
+    safetensors.torch.save_model(model, str(theirs), {"z": "1"})
+    helpers.assert_same_tensors(safetensors.torch.load_file(ours), safetensors.torch.load_file(theirs))
+    assert penstock.open(ours).metadata == penstock.open(theirs).metadata
+    for load in (penstock.safetensors.load_model, safetensors.torch.load_model):
+        for path in (ours, theirs):
+            fresh = Tied()
+            missing, unexpected = load(fresh, path)
+            assert (set(missing), list(unexpected)) == (set(), [])
+            assert fresh.b.weight is fresh.a.weight
+            helpers.assert_same_tensors(dict(fresh.state_dict()), dict(model.state_dict()))
+
+
+def test_a_model_that_does_not_fit_is_told_as_the_reference_does(path: Path) -> None:
+    safetensors.torch.save_file({"a.weight": torch.zeros(3, 3), "zz": torch.zeros(1)}, path)
+    with pytest.raises(
+        penstock.safetensors.SafetensorError, match=r"missing: \['c.bias', 'c.weight'\]; not expected: \['zz'\]"
+    ):
+        penstock.safetensors.load_model(Tied(), path)
+    ours = penstock.safetensors.load_model(Tied(), path, strict=False)
+    theirs = safetensors.torch.load_model(Tied(), path, strict=False)
+    assert (set(ours[0]), ours[1]) == (set(theirs[0]), theirs[1])
+
+
+def test_a_strict_failure_changes_nothing(path: Path) -> None:
+    safetensors.torch.save_file({"a.weight": torch.zeros(3, 3)}, path)
+    model = Tied()
+    before = model.a.weight.detach().clone()
+    with pytest.raises(penstock.Error):
+        penstock.safetensors.load_model(model, path)
+    assert torch.equal(model.a.weight, before)
+
+
+def test_tensors_that_cover_each_other_only_in_part_cannot_be_a_model(path: Path) -> None:
+    class Odd(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            block = torch.zeros(6)
+            self.register_buffer("a", block[:4])
+            self.register_buffer("b", block[2:])
+
+    with pytest.raises(penstock.ArgumentError, match="a, b share memory, and none of them holds it all"):
+        penstock.safetensors.save_model(Odd(), str(path))

@@ -1,0 +1,113 @@
+"""save_async: saves in the background."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import helpers
+import penstock
+import pytest
+import torch
+
+SLOW = {"method": "direct", "block_size": "64KiB", "queue_depth": 1}
+
+
+def test_the_result_is_that_of_save(path: Path, tensors: dict[str, torch.Tensor], no_leaks: None) -> None:
+    job = penstock.save_async(tensors, path, metadata={"a": "b"}, checksums=True)
+    stats = job.wait()
+    assert stats.bytes == sum(tensor.nbytes for tensor in tensors.values())
+    assert job.wait() == stats
+    assert job.done
+    assert job.progress[0] == job.progress[1]
+    assert job.path == str(path)
+    helpers.assert_same_tensors(penstock.load(path, verify=True), tensors)
+    assert penstock.open(path).metadata["a"] == "b"
+    del job
+
+
+def test_tensors_may_change_once_they_are_staged(path: Path) -> None:
+    tensor = torch.ones(2**22)
+    job = penstock.save_async({"x": tensor}, path, **SLOW)
+    assert job.staged()
+    tensor.zero_()
+    job.wait()
+    assert torch.equal(penstock.load(path)["x"], torch.ones(2**22))
+
+
+def test_without_a_snapshot_the_memory_is_borrowed(path: Path) -> None:
+    tensor = torch.arange(2.0**20)
+    job = penstock.save_async({"x": tensor}, path, snapshot=False)
+    job.wait()
+    assert torch.equal(penstock.load(path)["x"], tensor)
+
+
+def test_tensors_are_kept_alive(path: Path) -> None:
+    job = penstock.save_async({"x": torch.full((2**22,), 3.0)}, path, snapshot=False, **SLOW)
+    for _ in range(20):
+        torch.full((2**22,), 5.0)
+    job.wait()
+    assert penstock.load(path)["x"].unique().tolist() == [3.0]
+
+
+def test_a_job_goes_on_when_its_handle_is_dropped(path: Path) -> None:
+    script = """
+        import sys, numpy, penstock
+        penstock.save_async({"x": numpy.ones(2**22)}, sys.argv[1], method="direct", block_size="64KiB", queue_depth=1)
+    """
+    result = helpers.run_python(script, str(path))
+    assert result.stderr == ""
+    assert penstock.load(path)["x"].sum() == 2**22
+
+
+def test_a_failure_that_nobody_asked_for_is_shown_at_exit(tmp_path: Path) -> None:
+    script = """
+        import sys, numpy, penstock
+        penstock.save_async({"x": numpy.ones(2)}, sys.argv[1])
+    """
+    result = helpers.run_python(script, str(tmp_path / "no" / "such.safetensors"), check=False)
+    assert "a background save failed" in result.stderr
+    assert "such.safetensors" in result.stderr
+
+
+def test_a_job_can_be_cancelled(path: Path, no_leaks: None) -> None:
+    path.write_bytes(b"old")
+    job = penstock.save_async({"x": torch.zeros(2**24)}, path, **SLOW)
+    job.cancel()
+    with pytest.raises(penstock.CancelledError):
+        job.wait()
+    with pytest.raises(penstock.CancelledError):
+        job.wait()
+    assert path.read_bytes() == b"old"
+    assert os.listdir(path.parent) == [path.name]
+    del job
+
+
+def test_waiting_can_have_a_limit(path: Path) -> None:
+    job = penstock.save_async({"x": torch.zeros(2**24)}, path, **SLOW)
+    with pytest.raises(TimeoutError, match="the save is not done after 0 s"):
+        job.wait(timeout=0)
+    assert "of 67" in repr(job)
+    job.wait(timeout=60)
+    assert "done" in repr(job)
+
+
+def test_a_failed_job_raises_every_time(tmp_path: Path) -> None:
+    job = penstock.save_async({"x": torch.ones(2)}, tmp_path / "no" / "such.safetensors")
+    for _ in range(2):
+        with pytest.raises(penstock.NotFoundError):
+            job.wait()
+
+
+def test_bad_arguments_raise_at_once(path: Path) -> None:
+    with pytest.raises(penstock.ArgumentError):
+        penstock.save_async({"x": 3}, path)
+    with pytest.raises(penstock.ArgumentError):
+        penstock.save_async({"x": torch.ones(1)}, path, shared="perhaps")
+
+
+def test_several_jobs_run_at_once(tmp_path: Path) -> None:
+    jobs = [penstock.save_async({"x": torch.full((2**18,), float(i))}, tmp_path / f"{i}.safetensors") for i in range(5)]
+    for i, job in enumerate(jobs):
+        job.wait()
+        assert penstock.load(tmp_path / f"{i}.safetensors")["x"].unique().tolist() == [float(i)]

@@ -1,0 +1,72 @@
+"""select=: by name, by glob, by several, by callable."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import helpers
+import penstock
+import pytest
+import torch
+
+
+@pytest.fixture
+def file(path: Path, tensors: dict[str, torch.Tensor]) -> Path:
+    penstock.save({**tensors, "blocks[0].w": torch.ones(2)}, path)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("select", "expected"),
+    [
+        ("layers.0.bias", {"layers.0.bias"}),
+        ("layers.*", {"layers.0.weight", "layers.0.bias", "layers.1.weight"}),
+        ("layers.?.weight", {"layers.0.weight", "layers.1.weight"}),
+        ("nobody.*", set()),
+        ("blocks[0].w", {"blocks[0].w"}),
+        (["steps", "mask"], {"steps", "mask"}),
+        (("*.bias", "steps"), {"layers.0.bias", "steps"}),
+        ({"steps"}, {"steps"}),
+        ([], set()),
+        (lambda name: name.endswith("weight"), {"embed.weight", "layers.0.weight", "layers.1.weight"}),
+        (lambda info: info.nbytes > 1000, {"embed.weight", "layers.0.weight"}),
+        (lambda info: info.dtype == "I64" and info.shape == (), {"steps"}),
+    ],
+)
+def test_what_is_selected_is_what_comes(
+    file: Path, tensors: dict[str, torch.Tensor], select: object, expected: set[str]
+) -> None:
+    assert set(penstock.load(file, select=select)) == expected
+    assert {name for name, _ in penstock.stream(file, select=select)} == expected
+    loaded = penstock.load(file, select=select)
+    for name in expected & set(tensors):
+        assert helpers.same(loaded[name], tensors[name])
+
+
+@pytest.mark.parametrize("select", ["layers.9", ["steps", "layers.9"], {"layers.9"}])
+def test_an_unknown_name_is_an_error(file: Path, select: object) -> None:
+    with pytest.raises(penstock.UnknownTensorError, match=r"^no tensor is called 'layers.9'$") as caught:
+        penstock.load(file, select=select)
+    assert isinstance(caught.value, KeyError)
+
+
+def test_a_name_that_is_no_string_is_an_error(file: Path) -> None:
+    with pytest.raises(penstock.ArgumentError, match="names are strings, not int"):
+        penstock.load(file, select=[3])
+
+
+def test_what_the_callable_raises_arrives(file: Path) -> None:
+    def refuse(info: penstock.TensorInfo) -> bool:
+        raise LookupError(info.name)
+
+    with pytest.raises(LookupError):
+        penstock.load(file, select=refuse)
+
+
+def test_a_filtered_load_allocates_only_what_it_selects(tmp_path: Path) -> None:
+    path = tmp_path / "two.safetensors"
+    penstock.save({"big": torch.zeros(2**22), "small": torch.ones(2**10)}, path)
+    pool = penstock.MemoryPool()
+    loaded = penstock.load(path, select="small", cache="direct", pool=pool)
+    assert torch.equal(loaded["small"], torch.ones(2**10))
+    assert pool.used_bytes < 2**20
