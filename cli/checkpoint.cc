@@ -38,15 +38,6 @@ bool matches_any(const std::vector<std::string>& globs, const std::string& name)
          });
 }
 
-std::string literal_glob(std::string_view text) {
-  std::string glob;
-  for (const char c : text) {
-    if (std::string_view("*?[\\").find(c) != std::string_view::npos) glob += '\\';
-    glob += c;
-  }
-  return glob;
-}
-
 std::string format_path(const Stats& stats) {
   std::string out = stats.path;
   if (!stats.landing.empty() && stats.landing != stats.path) out += ", " + stats.landing;

@@ -27,9 +27,6 @@ std::string format_kind(const Reader& reader);
 // True when there are no patterns or one of them matches the whole name; * matches dots too.
 bool matches_any(const std::vector<std::string>& globs, const std::string& name);
 
-// A glob that matches `text` and nothing else.
-std::string literal_glob(std::string_view text);
-
 // "direct, staged, uring 2 MiB x 8": how a load or save went about it.
 std::string format_path(const Stats& stats);
 

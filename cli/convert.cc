@@ -4,12 +4,14 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
+#include <cerrno>
 #include <filesystem>
 
 #include "checkpoint.h"
 #include "command.h"
 #include "interrupt.h"
 #include "json.h"
+#include "penstock/error.h"
 #include "text.h"
 #include "units.h"
 
@@ -61,50 +63,6 @@ DType dtype_from(const std::string& text) {
   return *dtype;
 }
 
-namespace fs = std::filesystem;
-
-bool is_file_of(const Reader& source, const fs::path& path) {
-  const auto files = source.files();
-  std::error_code ignored;
-  return std::any_of(files.begin(), files.end(),
-                     [&](const FileInfo& file) { return fs::equivalent(file.path, path, ignored); });
-}
-
-// Files that shards of the target, or their index, may replace: "NAME-00001-of-00003.SUFFIX", "NAME.SUFFIX.index.json".
-std::vector<fs::path> existing_shards(const fs::path& target) {
-  constexpr std::string_view kNumbers = "-[0-9][0-9][0-9][0-9][0-9]-of-[0-9][0-9][0-9][0-9][0-9]";
-  const std::vector<std::string> patterns = {
-      literal_glob(target.stem().string()) + std::string(kNumbers) + literal_glob(target.extension().string()),
-      literal_glob(target.filename().string()) + ".index.json"};
-  const fs::path directory = target.has_parent_path() ? target.parent_path() : ".";
-  std::vector<fs::path> found;
-  std::error_code error;  // no such directory: nothing is there
-  for (const auto& entry : fs::directory_iterator(directory, error)) {
-    if (matches_any(patterns, entry.path().filename().string()))
-      found.push_back(target.parent_path() / entry.path().filename());
-  }
-  return found;
-}
-
-// Nothing of the source is ever replaced, and nothing else unless --force says so.
-void check_target(const Reader& source, const Options& options) {
-  const fs::path target = options.target;
-  std::error_code error;
-  const auto status = fs::symlink_status(target, error);
-  if (fs::is_directory(status)) throw Failure(options.target + ": is a directory; name a file in it");
-  std::vector<fs::path> replaced;
-  if (fs::exists(status)) replaced.push_back(target);
-  if (options.max_shard_size > 0) {
-    const auto shards = existing_shards(target);
-    replaced.insert(replaced.end(), shards.begin(), shards.end());
-  }
-  for (const fs::path& path : replaced) {
-    if (is_file_of(source, path)) throw Failure(path.string() + ": is a file of the source, which is never changed");
-  }
-  if (!options.force && !replaced.empty())
-    throw Failure(replaced.front().string() + ": exists already; --force replaces it");
-}
-
 // An empty result would be a surprise: most likely the pattern is wrong.
 void check_selection(const Reader& source, const Options& options) {
   const auto tensors = source.tensors();
@@ -148,15 +106,22 @@ void print_result(Console& console, const Options& options, const Stats& stats) 
                     format_rate(stats.bytes, stats.seconds));
 }
 
-int run(Console& console, const Options& options) {
-  {
-    const Reader source{std::filesystem::path(options.source)};
-    check_target(source, options);
-    check_selection(source, options);
+// The library's message, but for the case where an option of ours helps.
+Stats convert_or_hint(const Options& options, ProgressBar& bar) {
+  try {
+    return convert(options.source, options.target, library_options(options, bar));
+  } catch (const Error& error) {
+    if (error.error_number() != EEXIST || options.force) throw;
+    const std::string message = error.what();
+    throw Failure(message.substr(0, message.find(';')) + "; --force replaces it");
   }
+}
+
+int run(Console& console, const Options& options) {
+  if (!options.selected.empty()) check_selection(Reader{std::filesystem::path(options.source)}, options);
   const StoppableWork work;
   ProgressBar bar("converting", console.error_terminal, console.progress_mode());
-  const Stats stats = convert(options.source, options.target, library_options(options, bar));
+  const Stats stats = convert_or_hint(options, bar);
   bar.finish();
   print_result(console, options, stats);
   return kSuccess;

@@ -1,8 +1,8 @@
 // Any bytes as a safetensors file, and any bytes as the header of one whose data has the size that the header asks for.
 //
-// What parses must be consistent: valid JSON by another parser's judgement, tensors that cover the file without a hole under
-// names that differ, and the same tensors again after encoding and parsing. What does not parse must be refused by an
-// Error of one line.
+// What parses must be consistent: valid JSON by another parser's judgement, tensors that cover the file without a hole
+// under names that differ, and the same tensors again after encoding and parsing. What does not parse must be refused
+// by an Error of one line.
 #include <simdjson.h>
 
 #include <algorithm>
@@ -75,7 +75,8 @@ bool has(const Layout& layout, const TensorInfo& wanted) {
 
 void check_round_trip(const Layout& layout) {
   std::vector<TensorSpec> specs;
-  for (const TensorInfo& tensor : layout.tensors) specs.push_back({tensor.name, tensor.dtype, tensor.shape, tensor.nbytes});
+  for (const TensorInfo& tensor : layout.tensors)
+    specs.push_back({tensor.name, tensor.dtype, tensor.shape, tensor.nbytes});
   FilePlan plan;
   try {
     plan = safetensors::encode(specs, layout.metadata);

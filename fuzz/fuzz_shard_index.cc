@@ -1,7 +1,7 @@
 // Any bytes as the index of a sharded checkpoint.
 //
-// What parses must name plain files only, each once, and mean the same after encoding and parsing. What does not parse must
-// be refused by an Error of one line.
+// What parses must name plain files only, each once, and mean the same after encoding and parsing. What does not parse
+// must be refused by an Error of one line.
 #include <simdjson.h>
 
 #include <set>

@@ -1,17 +1,21 @@
 #!/usr/bin/env bash
-# Formats C++ and Python in place; with --check only says what would change, and fails if anything would.
+# Formats C++ and Python in place; with --check only names what would change, and fails if anything would.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-clang_format=(-i)
-ruff_format=()
-if [ "${1:-}" = --check ]; then
-  clang_format=(--dry-run -Werror)
-  ruff_format=(--check)
-fi
+cpp_files() {
+  find include src cli python/bindings bench/native examples fuzz \( -name '*.h' -o -name '*.cc' \) -print0
+}
 
-status=0
-find include src cli python/bindings bench/native examples fuzz -name '*.h' -print0 -o -name '*.cc' -print0 2>/dev/null |
-  xargs -0 clang-format "${clang_format[@]}" || status=1
-.venv/bin/ruff format --quiet "${ruff_format[@]}" . || status=1
-exit $status
+python_folders=(bench examples fuzz python scripts tests)
+
+if [ "${1:-}" = --check ]; then
+  status=0
+  # shellcheck disable=SC2016  # $1 belongs to the inner shell
+  cpp_files | xargs -0 -n 1 -P "$(nproc)" sh -c '
+    clang-format --dry-run -Werror "$1" 2>/dev/null || { echo "Would reformat: $1"; exit 1; }' sh || status=1
+  .venv/bin/ruff format --check --quiet --exclude '*.md' "${python_folders[@]}" || status=1
+  exit $status
+fi
+cpp_files | xargs -0 clang-format -i
+.venv/bin/ruff format --exclude '*.md' "${python_folders[@]}"

@@ -1,6 +1,6 @@
 """Builds the fuzz targets and runs each for a while, starting from its seed corpus.
 
-Every fuzz/fuzz_NAME.cc is a target; its seeds are in fuzz/corpus/fuzz_NAME/. What a run discovers is kept in
+Every fuzz/fuzz_NAME.cc is a target; its seeds are in fuzz/corpus/fuzz_NAME/, its words (if any) in fuzz/NAME.dict. What a run discovers is kept in
 build/fuzz/corpus/, so that the next run goes on from there; an input that breaks something is written to
 build/fuzz/artifacts/ and makes this fail.
 """
@@ -21,13 +21,6 @@ def target_names() -> list[str]:
     return sorted(path.stem for path in (ROOT / "fuzz").glob("fuzz_*.cc"))
 
 
-def find_program(name: str) -> Path:
-    found = [path for path in BUILD.rglob(name) if path.is_file()]
-    if not found:
-        raise SystemExit(f"[fuzz] FAILED: {name} was not built in {BUILD}")
-    return found[0]
-
-
 def run_target(name: str, seconds: int) -> bool:
     seeds = ROOT / "fuzz" / "corpus" / name
     if not any(seeds.glob("*")):
@@ -37,7 +30,7 @@ def run_target(name: str, seconds: int) -> bool:
     corpus.mkdir(parents=True, exist_ok=True)
     artifacts.mkdir(parents=True, exist_ok=True)
     command = [
-        str(find_program(name)),
+        str(BUILD / "fuzz" / name),
         f"-max_total_time={seconds}",
         f"-artifact_prefix={artifacts}/",
         "-timeout=10",
@@ -46,6 +39,9 @@ def run_target(name: str, seconds: int) -> bool:
         str(corpus),
         str(seeds),
     ]
+    words = ROOT / "fuzz" / f"{name.removeprefix('fuzz_')}.dict"
+    if words.exists():
+        command.append(f"-dict={words}")
     log = ROOT / "build" / "logs" / f"{name}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("w") as output:
@@ -72,7 +68,7 @@ def main() -> int:
     names = arguments.targets or target_names()
     if not names:
         raise SystemExit("[fuzz] FAILED: there are no fuzz targets")
-    subprocess.run([ROOT / "scripts" / "build_native.sh", "fuzz"], check=True)
+    subprocess.run([ROOT / "scripts" / "build_native.sh", "fuzz", *names], check=True)
     results = [run_target(name, arguments.seconds) for name in names]
     return 0 if all(results) else 1
 

@@ -23,6 +23,9 @@ REPORTS = ROOT / "build" / "reports"
 LOGS = ROOT / "build" / "logs"
 FUZZ_SECONDS = 5
 
+# The layers with threads in them. The others are pure functions: ThreadSanitizer has nothing to say about them.
+THREADED_LAYERS = ("io", "memory", "transfer", "api")
+
 # Sanitizers must stop at the first finding, or a test could pass over it.
 SANITIZER_ENVIRONMENT = {
     "ASAN_OPTIONS": "detect_stack_use_after_return=1:strict_string_checks=1",
@@ -76,8 +79,8 @@ def skip_reason(case: ElementTree.Element, skipped: ElementTree.Element) -> str:
     return skipped.get("message", "") or "no reason given"
 
 
-def read_report(report: Path, show_failures: bool) -> Counts:
-    """Counts a JUnit file, and prints why tests were skipped or (where the runner has not) failed."""
+def read_report(report: Path, show_details: bool) -> Counts:
+    """Counts a JUnit file, and prints why tests failed or were skipped where the runner has not done so."""
     counts = Counts()
     for case in ElementTree.parse(report).getroot().iter("testcase"):
         name = case.get("name", "?")
@@ -85,21 +88,22 @@ def read_report(report: Path, show_failures: bool) -> Counts:
         skipped = case.find("skipped")
         if broken is not None:
             counts.failed += 1
-            if show_failures:
+            if show_details:
                 print(f"  FAILED {name}\n{short(case.findtext('system-out') or broken.get('message'), 40)}")
         elif skipped is not None or case.get("status") in ("notrun", "disabled"):
             counts.skipped += 1
-            print(f"  skipped {name}: {skip_reason(case, skipped) if skipped is not None else 'not run'}")
+            if show_details:
+                print(f"  skipped {name}: {skip_reason(case, skipped) if skipped is not None else 'not run'}")
         else:
             counts.passed += 1
     return counts
 
 
-def report_counts(report: Path, show_failures: bool) -> Counts | None:
+def report_counts(report: Path, show_details: bool) -> Counts | None:
     if not report.exists():
         print(f"  no report was written: {report.relative_to(ROOT)}")
         return None
-    counts = read_report(report, show_failures)
+    counts = read_report(report, show_details)
     print(f"  {counts}")
     return counts
 
@@ -113,16 +117,20 @@ def without_address_randomisation() -> list[str]:
     return command if probe.returncode == 0 else []
 
 
-def native_tests(preset: str) -> Outcome:
+def native_tests(preset: str, layers: tuple[str, ...] = ()) -> Outcome:
+    """Builds a preset and runs its tests; of some layers only, if any are named."""
     prefix = without_address_randomisation() if preset == "tsan" else []
-    report = REPORTS / f"{preset}.xml"
+    targets = [f"penstock_{layer}_test" for layer in layers]
     # Discovery runs the test programs while they are built, so the build needs the same environment.
-    if not run([*prefix, "scripts/build_native.sh", preset], environment=SANITIZER_ENVIRONMENT):
+    if not run([*prefix, "scripts/build_native.sh", preset, *targets], environment=SANITIZER_ENVIRONMENT):
         return Outcome(ok=False)
+    report = REPORTS / f"{preset}.xml"
     jobs = str(os.cpu_count() or 1)
     command = [*prefix, "ctest", "--preset", preset, "-j", jobs, "--no-tests=error", "--output-junit", str(report)]
+    if layers:
+        command += ["-R", rf"^({'|'.join(layers)})\."]
     passed = run(command, log=LOGS / f"ctest-{preset}.log", environment=SANITIZER_ENVIRONMENT)
-    counts = report_counts(report, show_failures=True)
+    counts = report_counts(report, show_details=True)
     if not passed:
         print(f"  the whole output is in build/logs/ctest-{preset}.log")
     return Outcome(ok=passed and counts is not None and counts.failed == 0, counts=counts or Counts())
@@ -135,12 +143,16 @@ def fuzz_targets() -> Outcome:
 def python_tests() -> Outcome:
     if not run(["scripts/install_package.sh"], environment={"PENSTOCK_WARNINGS_AS_ERRORS": "ON"}):
         return Outcome(ok=False)
-    report = REPORTS / "python.xml"
-    environment = {"PENSTOCK_COMMAND": str(BIN / "penstock")}
-    folders = [folder for folder in ("tests/python", "tests/cli", "tests/repo") if (ROOT / folder).is_dir()]
-    passed = run([BIN / "pytest", "-q", f"--junitxml={report}", *folders], environment=environment)
-    counts = report_counts(report, show_failures=False)
-    return Outcome(ok=passed and counts is not None, counts=counts or Counts())
+    outcome = Outcome(ok=True)
+    # A run for each folder: modules of the same name live in them.
+    for folder in ("python", "cli", "repo"):
+        report = REPORTS / f"{folder}.xml"
+        command: list[str | Path] = [BIN / "pytest", "-q", f"--junitxml={report}", f"tests/{folder}"]
+        passed = run(command, environment={"PENSTOCK_COMMAND": str(BIN / "penstock")})
+        counts = report_counts(report, show_details=False)
+        outcome.counts.add(counts or Counts())
+        outcome.ok = outcome.ok and passed and counts is not None
+    return outcome
 
 
 def checks() -> Outcome:
@@ -160,7 +172,7 @@ def checks() -> Outcome:
 STAGES: dict[str, tuple[str, Callable[[], Outcome]]] = {
     "release": ("C++ tests, release build, warnings are errors", lambda: native_tests("release")),
     "asan": ("C++ tests, AddressSanitizer and UndefinedBehaviorSanitizer", lambda: native_tests("asan")),
-    "tsan": ("C++ tests, ThreadSanitizer", lambda: native_tests("tsan")),
+    "tsan": ("C++ tests of the layers with threads, ThreadSanitizer", lambda: native_tests("tsan", THREADED_LAYERS)),
     "fuzz": (f"fuzz targets, {FUZZ_SECONDS} seconds each", fuzz_targets),
     "python": ("Python, command line and repository tests", python_tests),
     "lint": ("formatting, lint, types", checks),

@@ -57,7 +57,7 @@ class TensorStream {
   TensorStream& operator=(TensorStream&&) noexcept;
   ~TensorStream();
 
-  // The next tensor; nothing at the end. Throws Error when its bytes could not be read.
+  // The next tensor; nothing at the end. Throws Error when its bytes could not be read, and again at every later call.
   std::optional<Tensor> next();
 
   // The same, but gives up waiting after `seconds`, returning nothing with `*timed_out` true.

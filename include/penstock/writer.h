@@ -5,6 +5,10 @@
 // either the old file or the complete new one, and no temporary is left. A symbolic link at the target is replaced, not
 // followed; the new file has the mode of the one it replaces, or 0666 less the umask.
 //
+// With SaveOptions::max_shard_size the shards and then their index appear one by one: a power cut between two of them, over an
+// older checkpoint of as many shards, can leave a mixture. A single file takes the place of a sharded checkpoint of its name: that
+// one's index is removed, its shards are left.
+//
 // A Writer is used from one thread, and once.
 #pragma once
 
@@ -50,7 +54,7 @@ class Writer {
   Stats commit();
 
  private:
-  friend struct SaveJobAccess;
+  friend struct WriterAccess;
   std::unique_ptr<State> state_;
 };
 

@@ -21,6 +21,11 @@ struct StreamHandle {
     stream.reset();
   }
 
+  TensorStream& get() {
+    if (!stream) throw Error(ErrorKind::kArgument, "the stream is closed");
+    return *stream;
+  }
+
   std::optional<TensorStream> stream;
 };
 
@@ -105,10 +110,11 @@ StreamHandle open_stream(const Reader& reader, const Names& names, const LoadOpt
 }
 
 std::optional<nb::tuple> next_tensor(StreamHandle& handle) {
+  TensorStream& stream = handle.get();
   std::vector<Tensor> tensors;
   wait_interruptibly(std::nullopt, [&](double seconds) {
     bool timed_out = false;
-    if (auto tensor = handle.stream->next_for(seconds, &timed_out)) tensors.push_back(std::move(*tensor));
+    if (auto tensor = stream.next_for(seconds, &timed_out)) tensors.push_back(std::move(*tensor));
     return !timed_out;
   });
   if (tensors.empty()) return std::nullopt;
@@ -132,7 +138,7 @@ void bind_reader(nb::module_& module) {
   nb::class_<StreamHandle>(module, "TensorStream", "Tensors in the order they lie in the files, as their bytes land.")
       .def("next", &next_tensor, nb::sig("def next(self) -> tuple[" PENSTOCK_LOADED "] | None"))
       .def(
-          "stats", [](const StreamHandle& handle) { return stats_dict(handle.stream->stats()); },
+          "stats", [](StreamHandle& handle) { return stats_dict(handle.get().stats()); },
           nb::sig("def stats(self) -> dict[str, typing.Any]"))
       .def("close", &StreamHandle::close);
 

@@ -15,8 +15,21 @@ struct WriterHandle {
     return options;
   }
 
+  // A Writer is used once.
+  Writer& get() {
+    if (used) throw Error(ErrorKind::kArgument, "the writer was used already");
+    return writer;
+  }
+
+  Writer& use() {
+    Writer& unused = get();
+    used = true;
+    return unused;
+  }
+
   std::shared_ptr<Callbacks> callbacks;
   Writer writer;
+  bool used = false;
 };
 
 // Destroying an unfinished job waits for it: not with the GIL.
@@ -36,20 +49,22 @@ void add_tensor(WriterHandle& handle, std::string name, std::string_view dtype, 
                 const std::optional<std::vector<std::int64_t>>& byte_strides) {
   const void* data = reinterpret_cast<const void*>(address);
   if (byte_strides) {
-    handle.writer.add(std::move(name), dtype_from(dtype), std::move(shape), data, *byte_strides);
+    handle.get().add(std::move(name), dtype_from(dtype), std::move(shape), data, *byte_strides);
   } else {
-    handle.writer.add(std::move(name), dtype_from(dtype), std::move(shape), data);
+    handle.get().add(std::move(name), dtype_from(dtype), std::move(shape), data);
   }
 }
 
 nb::dict commit(WriterHandle& handle) {
-  return stats_dict(handle.callbacks->run([&] { return handle.writer.commit(); }));
+  Writer& writer = handle.use();
+  return stats_dict(handle.callbacks->run([&] { return writer.commit(); }));
 }
 
 JobHandle start(WriterHandle& handle, bool snapshot, std::shared_ptr<MemoryPool> pool) {
   SaveAsyncOptions options{.snapshot = snapshot, .pool = std::move(pool)};
+  Writer& writer = handle.use();
   nb::gil_scoped_release release;
-  return JobHandle(save_async(std::move(handle.writer), std::move(options)));
+  return JobHandle(save_async(std::move(writer), std::move(options)));
 }
 
 bool staged(JobHandle& handle, std::optional<double> timeout) {
@@ -77,7 +92,7 @@ void bind_writer(nb::module_& module) {
                    "collections.abc.Callable[[int, int], typing.Any] | None) -> None"))
       .def("add", &add_tensor, nb::arg("name"), nb::arg("dtype"), nb::arg("shape"), nb::arg("address"),
            nb::arg("byte_strides").none())
-      .def_prop_ro("nbytes", [](const WriterHandle& handle) { return handle.writer.nbytes(); })
+      .def_prop_ro("nbytes", [](WriterHandle& handle) { return handle.get().nbytes(); })
       .def("commit", &commit, nb::sig("def commit(self) -> dict[str, typing.Any]"));
 
   nb::class_<JobHandle>(module, "SaveJob", "A save that runs in the background.")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import _core
@@ -82,13 +81,12 @@ class VerifiedTensor(NamedTuple):
     ok: bool
 
 
-@dataclass(frozen=True)
-class VerifyReport:
+class VerifyReport(NamedTuple):
     """What `verify` found. True when all is well."""
 
     ok: bool
     problems: list[str]
-    tensors: list[VerifiedTensor] = field(repr=False)
+    tensors: list[VerifiedTensor]
     had_checksums: bool
     bytes: int
     bytes_read: int
@@ -96,6 +94,9 @@ class VerifyReport:
 
     def __bool__(self) -> bool:
         return self.ok
+
+    def __repr__(self) -> str:
+        return f"<penstock.VerifyReport: {len(self.tensors)} tensors, {'; '.join(self.problems) or 'all is well'}>"
 
 
 def verify(
@@ -125,8 +126,7 @@ def verify(
     return VerifyReport(**found)
 
 
-@dataclass(frozen=True)
-class Summary:
+class Summary(NamedTuple):
     """What is in a checkpoint."""
 
     files: list[FileInfo]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
@@ -23,7 +23,7 @@ _MODULES = {"torch": "_torch", "pt": "_torch", "pytorch": "_torch", "numpy": "_n
 class Framework(Protocol):
     """What penstock._torch and penstock._numpy offer to loads."""
 
-    def require(self, infos: Iterable[Info]) -> None:
+    def require(self, infos: Callable[[], Iterable[Info]]) -> None:
         """Raises when a tensor of these could not be given, before anything is read."""
 
     def build(self, memories: Sequence[_core.Memory], rows: Iterable[Row]) -> dict[str, Any]:

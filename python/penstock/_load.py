@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from . import _core
-    from ._frameworks import Framework
+    from ._frameworks import Framework, Info
     from ._options import LoadTuning, Paths
     from ._progress import Progress
     from ._select import Select
@@ -119,7 +119,7 @@ class _Stream:
         self._framework = framework
         self._device = None if is_cpu(device) else torch_device(device)
         self._callback = callback
-        self._total = _selected_nbytes(reader, names) if callback is not None else 0
+        self._total = sum(info[5] for info in _selected(reader, names)) if callback is not None else 0
         self.stats: dict[str, Any] = {}
 
     def __iter__(self) -> Iterator[tuple[str, Any]]:
@@ -141,17 +141,15 @@ class _Stream:
             raise CancelledError("the progress callable asked to stop")
 
 
-def _selected_nbytes(reader: _core.Reader, names: list[str] | None) -> int:
+def _selected(reader: _core.Reader, names: list[str] | None) -> list[Info]:
     wanted = None if names is None else set(names)
-    return sum(info[5] for info in reader.infos() if wanted is None or info[0] in wanted)
+    return [info for info in reader.infos() if wanted is None or info[0] in wanted]
 
 
 def _require(framework: Framework, reader: _core.Reader, names: list[str] | None, dtype: Any) -> None:
     """Refuses types that the framework has not got before anything is read."""
-    if dtype is not None:
-        return
-    wanted = None if names is None else set(names)
-    framework.require(info for info in reader.infos() if wanted is None or info[0] in wanted)
+    if dtype is None:
+        framework.require(lambda: _selected(reader, names))
 
 
 def is_cpu(device: Any) -> bool:

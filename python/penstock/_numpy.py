@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -45,12 +45,13 @@ def _missing(name: str, dtype: str) -> UnsupportedError:
     )
 
 
-def require(infos: Iterable[Info]) -> None:
+def require(infos: Callable[[], Iterable[Info]]) -> None:
     """Raises for a type that only ml_dtypes has when that is not installed."""
-    if len(DTYPES) == sum(bits >= 8 for bits in BITS.values()):
+    lacking = ML_DTYPES - DTYPES.keys()
+    if not lacking:
         return
-    for name, dtype, *_ in infos:
-        if dtype in ML_DTYPES and dtype not in DTYPES:
+    for name, dtype, *_ in infos():
+        if dtype in lacking:
             raise _missing(name, dtype)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ._dtypes import BITS, numel
@@ -15,6 +14,7 @@ from ._packed import PackedTensor
 from .errors import ArgumentError, UnknownTensorError, UnsupportedError
 
 if TYPE_CHECKING:
+    from pathlib import Path
     from types import TracebackType
 
     from typing_extensions import Unpack

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -25,7 +25,7 @@ DTYPES: dict[str, torch.dtype] = {
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 
-def require(infos: Iterable[Info]) -> None:
+def require(infos: Callable[[], Iterable[Info]]) -> None:
     """Every type of a file has a form here."""
 
 
@@ -112,6 +112,8 @@ def _dense(name: str, tensor: torch.Tensor) -> torch.Tensor:
         raise UnsupportedError(
             f"{name}: a {str(tensor.layout).removeprefix('torch.')} tensor can't be saved; call to_dense()"
         )
+    if tensor.is_nested:
+        raise UnsupportedError(f"{name}: a nested tensor can't be saved; save its parts")
     if tensor.is_quantized:
         raise UnsupportedError(f"{name}: a quantised tensor can't be saved; call dequantize() or int_repr()")
     if tensor.is_meta:
@@ -123,10 +125,18 @@ def _dense(name: str, tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _address(name: str, tensor: torch.Tensor) -> int:
+    address = _pointer(tensor)
+    if address == 0 and tensor.numel() > 0:
+        raise UnsupportedError(f"{name}: a {type(tensor).__name__} has no memory of its own")
+    return address
+
+
+def _pointer(tensor: torch.Tensor) -> int:
+    """Where the memory is; 0 for a tensor that only wraps others."""
     try:
         return tensor.data_ptr()
-    except RuntimeError as problem:
-        raise UnsupportedError(f"{name}: a {type(tensor).__name__} has no memory of its own") from problem
+    except RuntimeError:
+        return 0
 
 
 def place(name: str, value: Any) -> Place | None:
@@ -139,14 +149,14 @@ def place(name: str, value: Any) -> Place | None:
     shape = tuple(value.shape)
     if dtype == "F4":
         shape = _unpacked_shape(shape)
-    abstract = value.is_meta
     identity: Any = id(value)
     address = None
-    if not abstract and value.layout is torch.strided and value.numel() > 0:
-        identity = (value.device, value.data_ptr(), shape, value.stride(), dtype)
+    pointer = 0 if value.is_meta or value.layout is not torch.strided else _pointer(value)
+    if pointer != 0:
+        identity = (value.device, pointer, shape, value.stride(), dtype)
         if value.device.type == "cpu" and value.is_contiguous() and not value.is_neg() and not value.is_conj():
-            address = value.data_ptr()
-    return Place(value, dtype, shape, value.numel() * value.element_size(), identity, address, abstract)
+            address = pointer
+    return Place(value, dtype, shape, value.numel() * value.element_size(), identity, address, value.is_meta)
 
 
 def replacement(old: torch.Tensor, loaded: Any) -> Any:

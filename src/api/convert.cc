@@ -3,16 +3,15 @@
 
 #include <algorithm>
 #include <cstring>
-#include <map>
 #include <system_error>
 
 #include "api/placement.h"
 #include "api/reader_state.h"
+#include "api/writer_state.h"
 #include "base/bytes.h"
 #include "base/cast.h"
 #include "base/error.h"
 #include "format/checksums.h"
-#include "format/shards.h"
 #include "memory/arena.h"
 #include "penstock/writer.h"
 
@@ -52,18 +51,14 @@ class RangeReader {
   File::Direct direct_;
 };
 
-void refuse_overwriting_source(const Reader& reader, const fs::path& target) {
-  for (const FileInfo& file : reader.files()) {
-    std::error_code ignored;
-    if (fs::equivalent(file.path, target, ignored)) {
-      throw_argument("{}: is a file of the source; a conversion never replaces what it reads", target.native());
-    }
-  }
-}
-
-void refuse_overwriting(const fs::path& target, bool allowed) {
+// A conversion never replaces what it reads, nor anything else unless it was asked to.
+void check_target(const Reader& reader, const fs::path& target, bool overwrite) {
   std::error_code ignored;
-  if (!allowed && fs::exists(fs::symlink_status(target, ignored))) {
+  for (const FileInfo& file : reader.files()) {
+    if (!fs::equivalent(file.path, target, ignored)) continue;
+    throw_argument("{}: is a file of the source; a conversion never replaces what it reads", target.native());
+  }
+  if (!overwrite && fs::exists(fs::symlink_status(target, ignored))) {
     throw Error(ErrorKind::kArgument, fmt::format("{}: exists already; ask for it to be replaced", target.native()), EEXIST);
   }
 }
@@ -97,12 +92,6 @@ Stats convert(const fs::path& source, const fs::path& target, const ConvertOptio
       if (key != kChecksumKey && key != "total_size") save.metadata.emplace(key, value);
     }
   }
-  refuse_overwriting_source(reader, target);
-  refuse_overwriting(target, options.overwrite);
-  if (save.max_shard_size > 0) {
-    refuse_overwriting(target.parent_path() / index_file_name(target.filename().native()), options.overwrite);
-  }
-
   std::vector<std::shared_ptr<const RangeReader>> files;
   for (const auto& file : state.files) files.push_back(std::make_shared<const RangeReader>(file));
   Writer writer(target, save);
@@ -111,9 +100,13 @@ Stats convert(const fs::path& source, const fs::path& target, const ConvertOptio
     const DType dtype = loaded_dtype(tensor, options.dtype);
     writer.add(tensor.name, dtype, tensor.shape, make_fill(files[tensor.file], tensor, dtype));
   }
-  Stats stats = writer.commit();
-  for (const auto& file : state.files) file->check_unchanged();
-  return stats;
+  SaveHooks hooks;
+  hooks.check_target = [&](const fs::path& path) { check_target(reader, path, options.overwrite); };
+  // Before the new file gets its name: a source that changed meanwhile leaves nothing behind.
+  hooks.all_read = [&state] {
+    for (const auto& file : state.files) file->check_unchanged();
+  };
+  return run_save(WriterAccess::state(writer), hooks);
 }
 
 }  // namespace penstock

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstring>
 #include <limits>
 
 #include "base/bytes.h"
@@ -86,6 +87,21 @@ TEST_F(ConvertTest, never_replaces_its_source_nor_anything_unasked) {
   EXPECT_EQ(refusal(directory_ / "there.safetensors", force), "");
 }
 
+TEST_F(ConvertTest, shards_never_replace_the_files_that_are_read) {
+  std::filesystem::create_directory(directory_ / "m");
+  ConvertOptions options;
+  options.save.max_shard_size = 1 * kMiB;
+  convert(source_, directory_ / "m" / "m.safetensors", options);
+  std::filesystem::remove(directory_ / "m" / "m.safetensors.index.json");
+  const auto before = testing::read_file(directory_ / "m" / "m-00001-of-00002.safetensors");
+  options.dtype = DType::kF16;
+  for (const bool overwrite : {false, true}) {
+    options.overwrite = overwrite;
+    EXPECT_THROW(convert(directory_ / "m", directory_ / "m" / "m.safetensors", options), Error);
+    EXPECT_TRUE(testing::read_file(directory_ / "m" / "m-00001-of-00002.safetensors") == before);
+  }
+}
+
 TEST_F(ConvertTest, verification_finds_what_is_not_finite) {
   values_[5] = std::numeric_limits<float>::quiet_NaN();
   values_[1'400'000] = -std::numeric_limits<float>::infinity();
@@ -100,6 +116,21 @@ TEST_F(ConvertTest, verification_finds_what_is_not_finite) {
   ASSERT_EQ(report.problems.size(), 1u);
   EXPECT_THAT(report.problems[0], HasSubstr("tensor \"f\" has 2 elements that are NaN or infinite"));
   EXPECT_TRUE(verify(source_, options).ok);
+}
+
+TEST_F(ConvertTest, verification_sees_elements_that_no_block_boundary_respects) {
+  // Data at an odd offset, with a NaN across every boundary of 2 MiB.
+  std::string header = R"({"b":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"f":{"dtype":"F32","shape":[2000000],"data_offsets":[1,8000001]}})";
+  while (header.size() % 8 != 0) header += ' ';
+  const std::uint64_t first = 8 + header.size() + 1;
+  std::vector<float> data(2'000'000, 1.0f);
+  for (std::uint64_t cut = 2 * kMiB; cut < 8'000'000; cut += 2 * kMiB) data[(cut - first) / 4] = std::numeric_limits<float>::quiet_NaN();
+  std::vector<std::byte> bytes(8'000'001);
+  std::memcpy(bytes.data() + 1, data.data(), 8'000'000);
+  testing::write_safetensors(directory_ / "odd.safetensors", header, bytes);
+  VerifyOptions options;
+  options.finite = true;
+  EXPECT_EQ(verify(directory_ / "odd.safetensors", options).tensors[1].not_finite, 3u);
 }
 
 TEST_F(ConvertTest, computed_checksums_are_those_of_the_bytes) {

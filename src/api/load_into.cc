@@ -9,6 +9,9 @@
 namespace penstock {
 namespace {
 
+// Runs of a slice that are planned at a time: bounds the planner's memory for slices of many short runs.
+constexpr std::size_t kMostRuns = 100'000;
+
 struct Destination {
   const TensorInfo* tensor = nullptr;
   std::uint64_t address = 0;
@@ -60,7 +63,7 @@ Stats read_wants(const Reader::State& state, const std::vector<FileWants>& wants
   const Stopwatch watch;
   Stats stats;
   const Settings settings = decide_settings(options.io, nbytes);
-  const LandingChoice landing = choose_landing(options.landing, hot, nbytes);
+  const LandingChoice landing = wants.empty() ? LandingChoice{} : choose_landing(options.landing, hot, *wants.front().file, nbytes);
   const CachePolicy cache = options.cache == CachePolicy::kMap ? CachePolicy::kBuffered : options.cache;
   auto batch = std::make_shared<ReadBatch>();
   batch->populate = !hot;
@@ -163,7 +166,13 @@ Tensor Reader::load_slice(std::string_view name, std::span<const Slice> slices, 
   const auto pool = host_pool(options.pool);
   const auto arena = pool->allocate(nbytes);
   auto address = static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(arena->data()));
-  FileWants wants{state_->files[tensor.file], {}};
+  std::vector<FileWants> wants{{state_->files[tensor.file], {}}};
+  std::uint64_t wanted = 0;
+  const auto read_now = [&] {
+    if (wanted > 0) read_wants(*state_, wants, wanted, arena->reused, options, /*verify=*/false);
+    wants.front().segments.clear();
+    wanted = 0;
+  };
   const auto owner = static_cast<std::uint32_t>(&tensor - state_->tensors.data());
   if (count > 0) {
     for_each_run(tensor.shape, ranges, [&](std::int64_t first, std::int64_t length) {
@@ -173,11 +182,12 @@ Tensor Reader::load_slice(std::string_view name, std::span<const Slice> slices, 
         throw Error(ErrorKind::kUnsupported, fmt::format("tensor {}: a slice of {} must start and end on whole bytes",
                                                          in_quotes(name), dtype_name(tensor.dtype)));
       }
-      wants.segments.push_back({tensor.offset + begin / 8, size / 8, address, owner, tensor.dtype, dtype});
+      wants.front().segments.push_back({tensor.offset + begin / 8, size / 8, address, owner, tensor.dtype, dtype});
       address += static_cast<std::uint64_t>(length) * dtype_bits(dtype) / 8;
+      wanted += size / 8;
+      if (wants.front().segments.size() == kMostRuns) read_now();
     });
-    const std::uint64_t wanted = static_cast<std::uint64_t>(count) * from_bits / 8;
-    read_wants(*state_, {wants}, wanted, arena->reused, options, /*verify=*/false);
+    read_now();
   }
   return {tensor.name, dtype, std::move(shape), {arena->data(), static_cast<std::size_t>(nbytes)}, arena};
 }

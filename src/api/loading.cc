@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "io/block_device.h"
 
 namespace penstock {
 namespace {
@@ -57,7 +58,7 @@ Tensor make_tensor(const TensorInfo& info, const Placed& placed, const std::shar
   return {info.name, placed.dtype, info.shape, {arena->data() + placed.address, static_cast<std::size_t>(placed.nbytes)}, arena};
 }
 
-LandingChoice choose_landing(Landing asked, bool memory_is_hot, std::uint64_t nbytes) {
+LandingChoice choose_landing(Landing asked, bool memory_is_hot, const File& file, std::uint64_t nbytes) {
   switch (decide_landing(asked)) {
     case Landing::kInPlace:
       return {true, "landing in place was asked for"};
@@ -67,8 +68,11 @@ LandingChoice choose_landing(Landing asked, bool memory_is_hot, std::uint64_t nb
       break;
   }
   if (nbytes <= kSmallLoad) return {true, "a small load lands in place"};
-  if (memory_is_hot) return {true, "the destination is memory that was used before, so bytes land in place"};
-  return {false, "the destination is fresh memory, so threads copy bytes there and take its page faults in parallel"};
+  if (!memory_is_hot) {
+    return {false, "the destination is fresh memory, so threads copy bytes there and take its page faults in parallel"};
+  }
+  if (on_virtual_drive(file.fd())) return {false, "the drive is a virtual one, which reads faster into a few large pages"};
+  return {true, "the destination is memory that was used before, so bytes land in place"};
 }
 
 void check_checksums(const Reader::State& state, ChecksumCollector& collector,
@@ -92,7 +96,9 @@ LoadResult load_selection(const Reader::State& state, const Selection& selection
     landed.push_back(take_memory(file, options.dtype, *pool));
     hot = hot && landed.back().arena->reused;
   }
-  const LandingChoice landing = choose_landing(options.landing, hot, selection.nbytes);
+  const LandingChoice landing = selection.files.empty()
+                                    ? LandingChoice{}
+                                    : choose_landing(options.landing, hot, *selection.files.front().file, selection.nbytes);
 
   LoadResult result;
   auto batch = std::make_shared<ReadBatch>();
@@ -115,6 +121,7 @@ LoadResult load_selection(const Reader::State& state, const Selection& selection
       if (options.verify) loaded[number] = true;
     }
     batch->tasks.push_back(plan_file(wants, policy, settings.block_size));
+    batch->memory.push_back(landed[i].arena);
     count_tensors(landed[i], result.stats);
   }
 

@@ -57,7 +57,7 @@ struct LandingChoice {
   bool in_place = false;
   std::string reason;
 };
-LandingChoice choose_landing(Landing asked, bool memory_is_hot, std::uint64_t nbytes);
+LandingChoice choose_landing(Landing asked, bool memory_is_hot, const File& file, std::uint64_t nbytes);
 
 // Compares what a load collected with what the files say. Throws Error(kFormat) naming the first tensor that differs.
 void check_checksums(const Reader::State& state, ChecksumCollector& collector,

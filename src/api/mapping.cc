@@ -1,16 +1,16 @@
 // Loads that map: zero-copy, private, writable views of the page cache.
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
 #include "api/loading.h"
 #include "base/error.h"
+#include "base/page.h"
 
 namespace penstock {
 namespace {
-
-constexpr std::uint64_t kPage = 4096;
 
 // A private mapping of part of a file; `skew` is where the first byte asked for is in it.
 struct MappedRange {
@@ -19,7 +19,7 @@ struct MappedRange {
 };
 
 std::shared_ptr<MappedRange> map_range(const File& file, ByteRange range) {
-  const std::uint64_t begin = align_down(range.begin, kPage);
+  const std::uint64_t begin = align_down(range.begin, page_size());
   const std::uint64_t length = range.end - begin;
   auto mapped = std::make_shared<MappedRange>();
   mapped->skew = range.begin - begin;
@@ -30,7 +30,29 @@ std::shared_ptr<MappedRange> map_range(const File& file, ByteRange range) {
   return mapped;
 }
 
-bool is_misaligned(const TensorInfo& tensor) { return !is_aligned(tensor.offset, dtype_alignment(tensor.dtype)); }
+bool is_misaligned(const TensorInfo* tensor) {
+  return tensor->nbytes > 0 && !is_aligned(tensor->offset, dtype_alignment(tensor->dtype));
+}
+
+// Gives the misaligned tensors of a mapped file memory where they are aligned, all of them together.
+void move_misaligned(const FileSelection& selected, std::span<Tensor> tensors, HostPool& pool, Stats& stats) {
+  constexpr std::uint64_t kCacheLine = 64;
+  std::uint64_t nbytes = 0;
+  for (const TensorInfo* tensor : selected.tensors) nbytes += is_misaligned(tensor) ? align_up(tensor->nbytes, kCacheLine) : 0;
+  if (nbytes == 0) return;
+  const auto arena = pool.allocate(nbytes);
+  std::byte* next = arena->data();
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    const TensorInfo* tensor = selected.tensors[i];
+    if (!is_misaligned(tensor)) continue;
+    selected.file->read(tensor->offset, next, tensor->nbytes);
+    tensors[i].bytes = {next, static_cast<std::size_t>(tensor->nbytes)};
+    tensors[i].memory = arena;
+    next += align_up(tensor->nbytes, kCacheLine);
+    ++stats.tensors_moved;
+    stats.bytes_buffered += tensor->nbytes;
+  }
+}
 
 }  // namespace
 
@@ -46,7 +68,8 @@ bool should_map(const Selection& selection, const LoadOptions& options) {
   for (const FileSelection& selected : selection.files) {
     const File& file = *selected.file;
     const ByteRange hull = selected.hull();
-    // Mapping a range for a few tensors of it would keep the gaps' pages in the address space only; that costs nothing.
+    // Tensors that would have to be moved anyway are better read together.
+    if (std::any_of(selected.tensors.begin(), selected.tensors.end(), is_misaligned)) return false;
     if (file.resident_bytes(hull) != hull.size() || !file.on_local_filesystem()) return false;
   }
   return true;
@@ -65,15 +88,9 @@ LoadResult map_selection(const Reader::State&, const Selection& selection, const
       const std::span<std::byte> bytes(base + (base != nullptr ? mapped->skew + (tensor->offset - hull.begin) : 0),
                                        static_cast<std::size_t>(tensor->nbytes));
       result.tensors.push_back({tensor->name, tensor->dtype, tensor->shape, bytes, mapped});
-      ++result.stats.tensors;
-      if (!is_misaligned(*tensor) || tensor->nbytes == 0) continue;
-      const auto arena = host_pool(options.pool)->allocate(tensor->nbytes);
-      selected.file->read(tensor->offset, arena->data(), tensor->nbytes);
-      result.tensors.back().bytes = {arena->data(), static_cast<std::size_t>(tensor->nbytes)};
-      result.tensors.back().memory = arena;
-      ++result.stats.tensors_moved;
-      result.stats.bytes_buffered += tensor->nbytes;
     }
+    result.stats.tensors += selected.tensors.size();
+    move_misaligned(selected, std::span(result.tensors).last(selected.tensors.size()), *host_pool(options.pool), result.stats);
   }
   result.stats.bytes = selection.nbytes;
   result.stats.bytes_mapped = selection.nbytes - result.stats.bytes_buffered;

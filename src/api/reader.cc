@@ -1,10 +1,5 @@
 #include "penstock/reader.h"
 
-#include <sys/mman.h>
-
-#include <algorithm>
-#include <cerrno>
-
 #include "api/loading.h"
 #include "api/reader_state.h"
 #include "base/bytes.h"

@@ -30,7 +30,7 @@ struct SaveJob::State {
 
   void run() noexcept {
     try {
-      Writer::State& work = SaveJobAccess::state(writer);
+      Writer::State& work = WriterAccess::state(writer);
       // Names and overlaps are judged by the caller's memory, before it is copied.
       resolve_shared(work);
       work.options.shared = SharedTensors::kDuplicate;
@@ -39,7 +39,7 @@ struct SaveJob::State {
         take_snapshot(work);
         set_staged();
       }
-      Stats result = run_save(work, [this] { set_staged(); });
+      Stats result = run_save(work, {{}, [this] { set_staged(); }});
       finish(std::move(result), nullptr);
     } catch (...) {
       finish({}, std::current_exception());

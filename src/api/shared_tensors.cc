@@ -47,6 +47,9 @@ void resolve_shared(Writer::State& state) {
   for (std::size_t k = 0; k < order.size(); ++k) {
     const std::size_t i = order[k];
     if (k > 0 && state.extents[i].first < state.extents[widest].second) {
+      // Two strided tensors may interleave without sharing a byte (the parts of a split last dimension do); both are
+      // written in full, which is right either way.
+      if (state.origins[i].data == nullptr && state.origins[widest].data == nullptr) continue;
       const bool same = is_same_tensor(state, widest, i);
       if (state.options.shared == SharedTensors::kRefuse || !same) refuse(state, widest, i, !same);
       state.options.metadata[state.specs[i].name] = state.specs[widest].name;

@@ -1,6 +1,7 @@
 // TensorStream: batches of tensors are read ahead of their consumer, within a budget.
 #include <algorithm>
 #include <deque>
+#include <exception>
 
 #include "api/loading.h"
 #include "base/error.h"
@@ -15,7 +16,8 @@ struct StreamBatch {
   FileSelection selection;
   Landed landed;
   std::shared_ptr<ReadBatch> reading;
-  std::size_t next = 0;  // tensor to hand out
+  std::shared_ptr<ChecksumCollector> collector;  // when checksums are checked
+  std::size_t next = 0;                          // tensor to hand out
 };
 
 // Cuts a selection into batches of at most `limit` bytes (or one tensor), never over two files.
@@ -61,9 +63,10 @@ struct TensorStream::State {
     while (!to_come.empty()) {
       const std::uint64_t nbytes = to_come.front().nbytes();
       if (!reading.empty() && ahead + nbytes > options.max_buffer) return;
-      ahead += nbytes;
-      reading.push_back(begin(std::move(to_come.front())));
+      FileSelection selection = std::move(to_come.front());
       to_come.pop_front();
+      reading.push_back(begin(std::move(selection)));
+      ahead += nbytes;
     }
   }
 
@@ -72,14 +75,14 @@ struct TensorStream::State {
     batch.landed = take_memory(selection, options.dtype, *pool);
     batch.reading = std::make_shared<ReadBatch>();
     batch.reading->populate = !batch.landed.arena->reused;
+    batch.reading->memory.push_back(batch.landed.arena);
     if (options.verify) {
-      auto collector = std::make_shared<ChecksumCollector>();
-      collectors.push_back(collector);
-      batch.reading->observe = [collector](const Piece& piece, const std::byte* bytes) {
+      batch.collector = std::make_shared<ChecksumCollector>();
+      batch.reading->observe = [collector = batch.collector](const Piece& piece, const std::byte* bytes) {
         collector->add(piece.owner, piece.offset, bytes, piece.nbytes);
       };
     }
-    const LandingChoice landing = choose_landing(options.landing, batch.landed.arena->reused, selection.nbytes());
+    const LandingChoice landing = choose_landing(options.landing, batch.landed.arena->reused, *selection.file, selection.nbytes());
     any_staged = any_staged || !landing.in_place;
     reason = landing.reason;
     batch.reading->tasks.push_back(plan_file({selection.file, batch.landed.placement.segments},
@@ -95,8 +98,7 @@ struct TensorStream::State {
     batch.reading->rethrow();
     check_unchanged(batch.reading->tasks);
     if (!options.verify) return;
-    const auto found = collectors.front()->finish(batch.selection.tensors.size());
-    collectors.pop_front();
+    const auto found = batch.collector->finish(batch.selection.tensors.size());
     for (std::size_t i = 0; i < found.size(); ++i) {
       const TensorInfo& tensor = *batch.selection.tensors[i];
       const auto& wanted = expected[static_cast<std::size_t>(&tensor - reader->tensors.data())];
@@ -121,6 +123,16 @@ struct TensorStream::State {
     return tensor;
   }
 
+  // As TensorStream::next_for().
+  std::optional<Tensor> next_for(double seconds, bool* timed_out);
+
+  // After an error there is nothing more to come: what is being read is given up, and every later call fails the same way.
+  void fail(std::exception_ptr error) {
+    failure = std::move(error);
+    for (const StreamBatch& batch : reading) batch.reading->abandon();
+    to_come.clear();
+  }
+
   void end() {
     if (ended) return;
     ended = true;
@@ -139,13 +151,13 @@ struct TensorStream::State {
   std::unique_ptr<Crew> crew;
   std::deque<FileSelection> to_come;
   std::deque<StreamBatch> reading;  // oldest first
-  std::deque<std::shared_ptr<ChecksumCollector>> collectors;
   std::vector<std::optional<std::uint32_t>> expected;
   std::uint64_t ahead = 0;  // bytes read or being read and not handed out
   std::uint64_t total = 0;
   bool accepted = false;    // the first batch was checked
   bool any_staged = false;
   bool ended = false;
+  std::exception_ptr failure;
   std::string reason;
   Stats stats;
 };
@@ -165,22 +177,32 @@ std::optional<Tensor> TensorStream::next() {
 std::optional<Tensor> TensorStream::next_for(double seconds, bool* timed_out) {
   State& state = *state_;
   *timed_out = false;
-  state.read_ahead();
-  if (state.reading.empty()) {
-    state.end();
+  if (state.failure != nullptr) std::rethrow_exception(state.failure);
+  try {
+    return state.next_for(seconds, timed_out);
+  } catch (...) {
+    state.fail(std::current_exception());
+    throw;
+  }
+}
+
+std::optional<Tensor> TensorStream::State::next_for(double seconds, bool* timed_out) {
+  read_ahead();
+  if (reading.empty()) {
+    end();
     return std::nullopt;
   }
-  StreamBatch& batch = state.reading.front();
-  if (!state.accepted) {
+  StreamBatch& batch = reading.front();
+  if (!accepted) {
     if (!batch.reading->wait_for(seconds)) {
       *timed_out = true;
       return std::nullopt;
     }
-    state.accept(batch);
-    state.accepted = true;
+    accept(batch);
+    accepted = true;
   }
-  Tensor tensor = state.hand_out(batch);
-  if (state.options.progress && !state.options.progress({state.stats.bytes, state.total, state.watch.seconds()})) {
+  Tensor tensor = hand_out(batch);
+  if (options.progress && !options.progress({stats.bytes, total, watch.seconds()})) {
     throw Error(ErrorKind::kCancelled, "cancelled");
   }
   return tensor;

@@ -9,7 +9,9 @@
 namespace penstock {
 namespace {
 
-bool can_be_not_finite(DType dtype) { return dtype_is_floating(dtype) && dtype_bits(dtype) >= 8; }
+bool can_be_not_finite(DType dtype) {
+  return dtype == DType::kC64 || (dtype_is_floating(dtype) && dtype_bits(dtype) >= 8);
+}
 
 class Verification {
  public:
@@ -41,7 +43,9 @@ class Verification {
     for (std::size_t i = 0; i < state_.tensors.size(); ++i) {
       const TensorInfo& tensor = state_.tensors[i];
       if (!wants_checksum(i) && !wants_finite(i)) continue;
-      Segment segment{tensor.offset, tensor.nbytes, 0, static_cast<std::uint32_t>(i), tensor.dtype, tensor.dtype, false};
+      Segment segment{tensor.offset, tensor.nbytes, 0, static_cast<std::uint32_t>(i), tensor.dtype, tensor.dtype};
+      segment.whole_elements = wants_finite(i);
+      segment.straight = false;
       wants[tensor.file].segments.push_back(segment);
       nbytes += tensor.nbytes;
     }
@@ -63,14 +67,7 @@ class Verification {
   void look(const Piece& piece, const std::byte* bytes) {
     if (wants_checksum(piece.owner)) collector_.add(piece.owner, piece.offset, bytes, piece.nbytes);
     if (wants_finite(piece.owner)) {
-      // Blocks are cut at multiples of every element's width, except in files whose data is misaligned: an element that is cut
-      // there is looked at by neither part's count, so such tensors are counted from their first whole element.
-      const TensorInfo& tensor = state_.tensors[piece.owner];
-      const std::uint64_t width = dtype_bits(tensor.dtype) / 8;
-      const std::uint64_t skip = (width - (piece.offset - tensor.offset) % width) % width;
-      if (piece.nbytes > skip) {
-        not_finite_[piece.owner] += count_not_finite(tensor.dtype, bytes + skip, (piece.nbytes - skip) / width);
-      }
+      not_finite_[piece.owner] += count_not_finite(piece.from, bytes, piece.nbytes / (dtype_bits(piece.from) / 8));
     }
   }
 

@@ -67,6 +67,7 @@ void Writer::add(std::string name, DType dtype, Shape shape, const void* data, s
   if (is_contiguous(shape, byte_strides, width)) return add(std::move(name), dtype, std::move(shape), data);
   const auto* bytes = static_cast<const std::byte*>(data);
   TensorSpec spec = make_spec(state_->path.native(), std::move(name), dtype, std::move(shape));
+  if (bytes == nullptr && spec.nbytes > 0) throw_argument("tensor {} has no data", in_quotes(spec.name));
   auto reader = std::make_shared<const StridedReader>(
       bytes, spec.shape, std::vector<std::int64_t>(byte_strides.begin(), byte_strides.end()), width);
   state_->nbytes += spec.nbytes;
@@ -76,6 +77,7 @@ void Writer::add(std::string name, DType dtype, Shape shape, const void* data, s
 }
 
 void Writer::add(std::string name, DType dtype, Shape shape, FillFunction fill) {
+  if (!fill) throw_argument("tensor {} has no data", in_quotes(name));
   TensorSpec spec = make_spec(state_->path.native(), std::move(name), dtype, std::move(shape));
   state_->nbytes += spec.nbytes;
   state_->extents.emplace_back(nullptr, nullptr);
@@ -87,6 +89,6 @@ std::uint64_t Writer::nbytes() const noexcept { return state_->nbytes; }
 
 Stats Writer::commit() { return run_save(*state_, {}); }
 
-Writer::State& SaveJobAccess::state(Writer& writer) { return *writer.state_; }
+Writer::State& WriterAccess::state(Writer& writer) { return *writer.state_; }
 
 }  // namespace penstock

@@ -26,13 +26,19 @@ struct Writer::State {
   bool committed = false;
 };
 
-// Writes everything; `all_read` (optional) is called once no tensor memory is needed any more.
-Stats run_save(Writer::State& state, const std::function<void()>& all_read);
+struct SaveHooks {
+  // Each file that is going to appear, before anything is written; may throw.
+  std::function<void(const std::filesystem::path&)> check_target;
+  // No tensor memory is needed any more, and nothing has appeared yet; may throw.
+  std::function<void()> all_read;
+};
+
+Stats run_save(Writer::State& state, const SaveHooks& hooks);
 
 // Finds tensors over the same memory and refuses them or stores them once, as the options say.
 void resolve_shared(Writer::State& state);
 
-struct SaveJobAccess {
+struct WriterAccess {
   static Writer::State& state(Writer& writer);
 };
 

@@ -199,6 +199,44 @@ TEST(WriterTest, shards_and_their_index_are_written) {
   EXPECT_EQ(verify(directory.path()).tensors.size(), 5u);
 }
 
+TEST(WriterTest, a_sharded_save_that_fails_at_its_index_leaves_no_shard) {
+  const TempDir directory;
+  std::filesystem::create_directory(directory / "model.safetensors.index.json");
+  const auto bytes = testing::random_bytes(5000);
+  SaveOptions options;
+  options.max_shard_size = 2500;
+  Writer writer(directory / "model.safetensors", options);
+  for (int i = 0; i < 5; ++i) writer.add("t" + std::to_string(i), DType::kU8, {1000}, bytes.data() + 1000 * i);
+  EXPECT_THAT(message_of([&] { writer.commit(); }), HasSubstr("Is a directory"));
+  EXPECT_THAT(directory.names(), ElementsAre("model.safetensors.index.json"));
+}
+
+TEST(WriterTest, a_single_file_takes_the_place_of_a_sharded_one_of_its_name) {
+  const TempDir directory;
+  const auto bytes = testing::random_bytes(2000);
+  for (const std::uint64_t max_shard_size : {1000, 0}) {
+    SaveOptions options;
+    options.max_shard_size = max_shard_size;
+    Writer writer(directory / "model.safetensors", options);
+    writer.add("a", DType::kU8, {1000}, bytes.data() + (max_shard_size == 0 ? 500 : 0));
+    if (max_shard_size > 0) writer.add("b", DType::kU8, {1000}, bytes.data() + 1000);
+    writer.commit();
+  }
+  EXPECT_EQ(Reader(directory / "model.safetensors").tensors().size(), 1u);
+  EXPECT_FALSE(std::filesystem::exists(directory / "model.safetensors.index.json"));
+}
+
+TEST(WriterTest, the_parts_of_a_split_tensor_are_written) {
+  const TempDir directory;
+  std::vector<std::int32_t> values(100 * 6);
+  for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<std::int32_t>(i);
+  Writer writer(directory / "s.safetensors");
+  const std::int64_t strides[] = {24, 4};
+  for (int part = 0; part < 3; ++part) writer.add("p" + std::to_string(part), DType::kI32, {100, 2}, values.data() + 2 * part, strides);
+  writer.commit();
+  EXPECT_EQ(Reader(directory / "s.safetensors").load_slice("p1", {}).data<std::int32_t>()[2], 8);
+}
+
 TEST(SaveAsyncTest, memory_may_change_once_it_is_staged) {
   const TempDir directory;
   for (const bool snapshot : {true, false}) {

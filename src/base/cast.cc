@@ -54,8 +54,8 @@ struct Loop {
   void (*wide)(const std::byte*, std::byte*, std::size_t) noexcept = nullptr;
 
   void operator()(const std::byte* source, std::byte* target, std::size_t count) const noexcept {
-    static const bool kWide = processor_is_wide();
-    (kWide ? wide : anywhere)(source, target, count);
+    static const bool is_wide = processor_is_wide();
+    (is_wide ? wide : anywhere)(source, target, count);
   }
 };
 
@@ -166,6 +166,7 @@ constexpr bool is_not_finite_fnuz(std::uint8_t code) noexcept {
 }  // namespace
 
 void cast_elements(DType from, const std::byte* source, DType to, std::byte* target, std::uint64_t count) noexcept {
+  if (count == 0) return;
   const std::size_t source_width = dtype_bits(from) / 8;
   const std::size_t target_width = dtype_bits(to) / 8;
   if (from == to) {

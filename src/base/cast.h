@@ -1,4 +1,4 @@
-// Conversion between floating element types, bit for bit what torch's Tensor.to does: through float, round to nearest even.
+// Conversion between floating element types, bit for bit what torch's Tensor.to does: through float, to nearest even.
 //
 // What does not fit becomes infinity where the type has one (F16, BF16, F8_E5M2), the largest value in F8_E4M3, NaN in
 // F8_E8M0 and the FNUZ types. torch's own NaNs differ between processors and even between the middle and the end of a
@@ -12,10 +12,10 @@
 
 namespace penstock {
 
-// Converts `count` elements; dtype_can_cast(from, to) must hold. The ranges may not overlap; neither needs any alignment.
+// Converts `count` elements; dtype_can_cast(from, to) must hold. The ranges may not overlap, and may be misaligned.
 void cast_elements(DType from, const std::byte* source, DType to, std::byte* target, std::uint64_t count) noexcept;
 
-// Elements of a floating type that are NaN or infinite. Types that have neither count 0.
+// Elements of a floating or complex type that are NaN or infinite. Types that have neither count 0.
 std::uint64_t count_not_finite(DType dtype, const std::byte* source, std::uint64_t count) noexcept;
 
 }  // namespace penstock

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <fstream>
 #include <limits>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -23,9 +24,8 @@ using Bytes = std::vector<std::byte>;
 
 template <typename Code>
 Bytes bytes_of(const std::vector<Code>& codes) {
-  Bytes bytes(codes.size() * sizeof(Code));
-  std::memcpy(bytes.data(), codes.data(), bytes.size());
-  return bytes;
+  const auto bytes = std::as_bytes(std::span(codes));
+  return {bytes.begin(), bytes.end()};
 }
 
 template <typename Code>
@@ -55,16 +55,20 @@ std::vector<std::uint64_t> double_codes() {
   return codes;
 }
 
-Bytes input_of(DType dtype) {
+const Bytes& input_of(DType dtype) {
+  static const Bytes bytes = bytes_of(every_code<std::uint8_t>());
+  static const Bytes halves = bytes_of(every_code<std::uint16_t>());
+  static const Bytes floats = bytes_of(float_codes());
+  static const Bytes doubles = bytes_of(double_codes());
   switch (dtype_bits(dtype)) {
     case 8:
-      return bytes_of(every_code<std::uint8_t>());
+      return bytes;
     case 16:
-      return bytes_of(every_code<std::uint16_t>());
+      return halves;
     case 32:
-      return bytes_of(float_codes());
+      return floats;
     default:
-      return bytes_of(double_codes());
+      return doubles;
   }
 }
 
@@ -140,7 +144,7 @@ TEST(Cast, misaligned_source_and_target_are_fine) {
     for (const DType to : kCastable) {
       const std::size_t from_width = dtype_bits(from) / 8;
       const std::size_t to_width = dtype_bits(to) / 8;
-      const Bytes input = input_of(from);
+      const Bytes& input = input_of(from);
       const std::size_t count = 100;
       Bytes source(count * from_width + 1);
       std::memcpy(source.data() + 1, input.data() + input.size() / 3, count * from_width);
@@ -153,8 +157,8 @@ TEST(Cast, misaligned_source_and_target_are_fine) {
 }
 
 TEST(Cast, nothing_writes_beyond_its_elements) {
+  const Bytes& source = input_of(DType::kF32);
   for (const DType to : kCastable) {
-    const Bytes source = bytes_of(float_codes());
     const std::size_t size = 33 * dtype_bits(to) / 8;
     Bytes target(size + 64, std::byte{0xA5});
     cast_elements(DType::kF32, source.data(), to, target.data(), 33);
@@ -165,7 +169,7 @@ TEST(Cast, nothing_writes_beyond_its_elements) {
 
 TEST(Cast, narrow_types_survive_a_trip_through_wider_ones) {
   for (const DType narrow : {DType::kF16, DType::kBF16, DType::kF8E5M2, DType::kF8E4M3, DType::kF8E4M3FNUZ}) {
-    const Bytes codes = input_of(narrow);
+    const Bytes& codes = input_of(narrow);
     const Bytes back = cast(DType::kF64, cast(narrow, codes, DType::kF64), narrow);
     const std::size_t width = dtype_bits(narrow) / 8;
     for (std::size_t i = 0; i < codes.size(); i += width) {
@@ -178,6 +182,13 @@ TEST(Cast, narrow_types_survive_a_trip_through_wider_ones) {
 TEST(Cast, same_type_is_a_copy_even_of_nan) {
   const std::uint32_t signalling = 0x7F800001;
   EXPECT_EQ((cast_one<std::uint32_t, std::uint32_t>(DType::kF32, signalling, DType::kF32)), signalling);
+}
+
+TEST(Cast, no_elements_need_no_memory) {
+  for (const DType to : kCastable) {
+    cast_elements(DType::kF32, nullptr, to, nullptr, 0);
+    EXPECT_EQ(count_not_finite(to, nullptr, 0), 0U);
+  }
 }
 
 TEST(Cast, float_to_half_rounds_to_even_and_overflows_to_infinity) {

@@ -117,8 +117,7 @@ template <unsigned MantissaBits, std::uint32_t Bias>
 }
 
 // F8_E8M0: a power of two, 2^(code - 127), without sign or zero; 0xFF is NaN, and so is what is too large.
-// Zero and what is too small become the smallest, and only a magnitude above one and a half times it goes up from
-// there.
+// Zero and what is too small become the smallest; there a tie goes down, elsewhere up.
 [[gnu::always_inline]] constexpr std::uint8_t float_to_e8m0(std::uint32_t bits) noexcept {
   const std::uint32_t exponent = (bits >> 23) & 0xFF;
   const std::uint32_t mantissa = bits & 0x007FFFFF;

@@ -1,7 +1,6 @@
 // Layout: what every format's parser yields and every encoder starts from.
 //
-// A format says where bytes are, never how they are read: parsers see a file through ByteSource and touch no
-// descriptor.
+// A format says where bytes are, never how they are read: parsers see a file only through ByteSource.
 #pragma once
 
 #include <cstddef>
@@ -65,8 +64,7 @@ NbytesResult try_tensor_nbytes(DType dtype, std::span<const std::int64_t> shape)
 // "[3, 4]"
 std::string shape_text(std::span<const std::int64_t> shape);
 
-// Two names that are equal, by their places (the lower one first); nothing when all differ. O(n log n) whatever the
-// names.
+// The places of two equal names, the lower one first; nothing when all differ. O(n log n) whatever the names.
 std::optional<std::pair<std::size_t, std::size_t>> find_duplicate(std::span<const std::string_view> names);
 
 }  // namespace penstock

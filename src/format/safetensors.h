@@ -27,10 +27,12 @@ struct Placement {
   std::uint64_t phase = 0;
 };
 
-// Lays out a file: tensors by dtype (from kU64 down, so that wider elements come first), then by name, as the reference does.
-// Throws Error(kArgument) for duplicate or reserved names, bad UTF-8, sizes that disagree, and a header beyond the limit. `choose` is asked for the placement once the order is known, with the data-relative offset of each
-// spec; without it the default is used. Adding as many characters to metadata values afterwards as were there at first
-// (checksums) gives a prefix of the same length.
+// Lays out a file: tensors by dtype (from kU64 down: wider elements come first), then by name, as the reference does.
+// Throws Error(kArgument) for duplicate or reserved names, bad UTF-8, sizes that disagree, and too long a header.
+//
+// `choose` is asked for the placement once the order is known, with the data-relative offset of each spec; without it
+// the default is used. Encoding again with metadata values of the same lengths (checksums, once they are known) gives a
+// prefix of the same length.
 using PlacementFunction = std::function<Placement(std::span<const std::uint64_t> relative_offsets)>;
 FilePlan encode(std::span<const TensorSpec> specs, const Metadata& metadata, const PlacementFunction& choose = {});
 

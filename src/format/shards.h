@@ -18,8 +18,7 @@ struct ShardIndex {
   Metadata metadata;                                // values that are not strings are kept as their JSON text
 };
 
-// Throws Error(kFormat): not JSON, no weight_map, a name listed twice, a file name with a separator, "..", NUL or
-// nothing.
+// Throws Error(kFormat): not JSON, no weight_map, a name listed twice, a file name that is not a plain one.
 ShardIndex parse_shard_index(const ByteSource& source);
 
 // JSON text of an index, keys sorted, indented by two spaces, ending in a newline.

@@ -96,11 +96,13 @@ TEST(ResidencyTest, both_ways_agree_on_a_cached_and_a_dropped_file) {
   const ByteRange whole{0, 1 << 20};
   EXPECT_EQ(file.resident_bytes(whole), whole.size());
   EXPECT_EQ(resident_bytes_by_mincore(file.fd(), whole), 1 << 20);
+  EXPECT_EQ(resident_bytes_by_sample(file.fd(), whole), 1 << 20);
   ASSERT_EQ(::fsync(file.fd()), 0);
   ASSERT_EQ(::posix_fadvise(file.fd(), 0, 0, POSIX_FADV_DONTNEED), 0);
   const auto left = resident_bytes_by_mincore(file.fd(), whole);
   if (left != 0) GTEST_SKIP() << "the filesystem of " << directory.path() << " keeps its pages";
   EXPECT_EQ(file.resident_bytes(whole), 0u);
+  EXPECT_EQ(resident_bytes_by_sample(file.fd(), whole), 0);
 }
 
 TEST(ResidencyTest, fresh_memory_is_told_from_used_memory) {

@@ -7,6 +7,9 @@
 
 #include <cerrno>
 #include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
 #include <string_view>
 
 #include "base/error.h"
@@ -46,7 +49,10 @@ NewFile NewFile::create(const std::filesystem::path& target) {
   if (!target.has_filename()) throw_argument("{}: names no file to write", in_quotes(target.native()));
   const auto parent = target.has_parent_path() ? target.parent_path() : std::filesystem::path(".");
   struct stat status {};
-  if (::lstat(target.c_str(), &status) == 0 && S_ISDIR(status.st_mode)) throw_errno(target.native(), "cannot write", EISDIR);
+  if (::lstat(target.c_str(), &status) == 0 && !S_ISREG(status.st_mode) && !S_ISLNK(status.st_mode)) {
+    if (S_ISDIR(status.st_mode)) throw_errno(target.native(), "cannot write", EISDIR);
+    throw_argument("{}: exists and is not a regular file; it is not replaced", target.native());
+  }
   UniqueFd directory(::open(parent.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!directory) throw_errno(target.native(), fmt::format("cannot open the directory {}", parent.native()), errno);
 
@@ -73,10 +79,22 @@ void NewFile::take_mode_of_target() {
 }
 
 std::optional<DirectAlignment> NewFile::use_direct() {
-  const auto alignment = query_direct_alignment(fd());
+  bool reported = false;
+  const auto alignment = query_direct_alignment(fd(), &reported);
   const int flags = ::fcntl(fd(), F_GETFL);
   if (!alignment || flags < 0 || ::fcntl(fd(), F_SETFL, flags | O_DIRECT) != 0) return std::nullopt;
-  return alignment;
+  if (reported || takes_direct_writes()) return alignment;
+  use_buffered();
+  return std::nullopt;
+}
+
+// Filesystems that don't report their alignment are asked by a write that the data will replace.
+bool NewFile::takes_direct_writes() const {
+  constexpr std::size_t kProbe = 4096;
+  std::unique_ptr<void, decltype(&std::free)> buffer(std::aligned_alloc(kProbe, kProbe), &std::free);
+  if (buffer == nullptr) return false;
+  std::memset(buffer.get(), 0, kProbe);
+  return ::pwrite(fd(), buffer.get(), kProbe, 0) == static_cast<ssize_t>(kProbe);
 }
 
 void NewFile::use_buffered() {
@@ -133,7 +151,8 @@ void NewFile::publish() {
       // A name that is free is taken at once; only an existing target needs the detour of a rename.
       std::string candidate = attempt == 0 ? name : temporary_name(name);
       result = ::linkat(AT_FDCWD, unnamed.c_str(), directory_.get(), candidate.c_str(), AT_SYMLINK_FOLLOW);
-      if (result == 0 && attempt == 0) return;
+      fresh_name_ = result == 0 && attempt == 0;
+      if (fresh_name_) return;
       if (result == 0) temporary_ = std::move(candidate);
       if (result != 0 && errno != EEXIST) break;
     }
@@ -145,7 +164,13 @@ void NewFile::publish() {
   temporary_.clear();
 }
 
-void NewFile::sync_directory() {
+void NewFile::withdraw() noexcept {
+  if (fresh_name_) ::unlinkat(directory_.get(), std::string(file_name_of(target_)).c_str(), 0);
+}
+
+void NewFile::sync_name() {
+  // A file that had no name when it was synced may not be in the log of every filesystem (btrfs) until it is synced again.
+  if (::fsync(fd()) != 0) throw_errno(target_, "sync failed, the data may not have reached the drive", errno);
   // Some network filesystems have no fsync for directories; there the rename is as durable as they make it.
   if (::fsync(directory_.get()) != 0 && errno != EINVAL && errno != ENOTSUP) {
     throw_errno(target_, "sync of the directory failed, the new name may not be durable", errno);

@@ -1,8 +1,8 @@
 // NewFile: a file that appears under its name whole, or not at all.
 //
 // The protocol: an unnamed file in the target's directory (O_TMPFILE; a hidden named one where the filesystem has none) ->
-// data -> fsync -> a temporary name -> rename over the target -> fsync of the directory. Whatever fails, the target is what it was
-// and the temporary is gone; an unnamed file does not even survive SIGKILL.
+// data -> fsync -> its name (by way of a temporary one and a rename where the name is taken) -> fsync of file and directory.
+// Whatever fails, the target is what it was and the temporary is gone; an unnamed file does not even survive SIGKILL.
 //
 // Move-only, one thread.
 #pragma once
@@ -48,17 +48,22 @@ class NewFile {
   void publish();
 
   // Makes the name durable. After publish().
-  void sync_directory();
+  void sync_name();
+
+  // Takes the name away again, where this file was the first to have it: for a save of several files of which one failed.
+  void withdraw() noexcept;
 
  private:
   NewFile(std::string target, UniqueFd directory, UniqueFd fd, std::string temporary);
 
   void take_mode_of_target();
+  bool takes_direct_writes() const;
 
   std::string target_;
   UniqueFd directory_;
   UniqueFd fd_;
   std::string temporary_;  // its name in the directory while it has one
+  bool fresh_name_ = false;  // published under a name that was free
 };
 
 }  // namespace penstock

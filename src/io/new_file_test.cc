@@ -24,7 +24,7 @@ void save(const std::filesystem::path& path, std::string_view text) {
   file.write(0, text.data(), text.size());
   file.finish(text.size(), /*durable=*/true);
   file.publish();
-  file.sync_directory();
+  file.sync_name();
 }
 
 std::string content_of(const std::filesystem::path& path) {
@@ -84,6 +84,24 @@ TEST(NewFileTest, a_directory_in_the_way_is_refused) {
   const TempDir directory;
   std::filesystem::create_directory(directory / "file");
   EXPECT_THROW(NewFile::create(directory / "file"), Error);
+}
+
+TEST(NewFileTest, a_fifo_in_the_way_is_refused) {
+  const TempDir directory;
+  ASSERT_EQ(::mkfifo((directory / "fifo").c_str(), 0600), 0);
+  EXPECT_THROW(NewFile::create(directory / "fifo"), Error);
+}
+
+TEST(NewFileTest, a_withdrawn_name_is_gone_unless_it_was_taken_before) {
+  const TempDir directory;
+  testing::write_file(directory / "old", "old");
+  for (const char* name : {"old", "new"}) {
+    NewFile file = NewFile::create(directory / name);
+    file.finish(0, false);
+    file.publish();
+    file.withdraw();
+  }
+  EXPECT_EQ(directory.names(), std::vector<std::string>{"old"});
 }
 
 TEST(NewFileTest, a_missing_directory_is_named) {

@@ -3,6 +3,7 @@
 #include <condition_variable>
 #include <deque>
 #include <mutex>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -41,7 +42,7 @@ class ThreadsEngine final : public Engine {
       waiting_.push_back(request);
       all_busy = waiting_.size() > idle_;
     }
-    if (all_busy && threads_.size() < max_threads_) threads_.emplace_back([this] { run(); });
+    if (all_busy && threads_.size() < max_threads_ && !start_thread() && threads_.empty()) return run_one_here();
     work_.notify_one();
     return 0;
   }
@@ -56,6 +57,23 @@ class ThreadsEngine final : public Engine {
   }
 
  private:
+  // False where the system allows no more threads; those that exist do the work then.
+  bool start_thread() {
+    try {
+      threads_.emplace_back([this] { run(); });
+      return true;
+    } catch (const std::system_error&) {
+      return false;
+    }
+  }
+
+  int run_one_here() {
+    const IoRequest request = waiting_.front();
+    waiting_.pop_front();
+    completed_.push_back({request.tag, run_blocking(request)});
+    return 0;
+  }
+
   void run() {
     std::unique_lock lock(mutex_);
     while (true) {

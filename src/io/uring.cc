@@ -17,6 +17,7 @@ class UringEngine final : public Engine {
     if (!engine->start(depth, IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN) && !engine->start(depth, 0)) {
       return nullptr;
     }
+    if (!engine->knows_operations()) return nullptr;
     return engine;
   }
 
@@ -41,15 +42,19 @@ class UringEngine final : public Engine {
     io_uring_sqe_set_data64(entry, request.tag);
     // Started at once: with DEFER_TASKRUN an unsubmitted entry would idle until the next wait.
     const int submitted = io_uring_submit(&ring_);
-    return submitted < 0 && submitted != -EAGAIN && submitted != -EBUSY && submitted != -EINTR ? submitted : 0;
+    if (submitted < 0 && !is_passing(submitted)) broken_ = submitted;
+    return 0;
   }
 
   int wait(std::span<IoCompletion> completions) override {
-    int result = 0;
-    do {
-      result = io_uring_submit_and_wait(&ring_, 1);
-    } while (result == -EINTR || result == -EAGAIN || result == -EBUSY);
-    if (result < 0) return result;
+    while (broken_ == 0) {
+      const int result = io_uring_submit_and_wait(&ring_, 1);
+      // A kernel that is short of something may become able again once completions are taken.
+      if (result >= 0 || io_uring_cq_ready(&ring_) > 0) break;
+      if (!is_passing(result)) broken_ = result;
+    }
+    // A request that was not taken stays in the ring, so after such an error nothing is submitted any more.
+    if (broken_ != 0) return broken_;
     std::size_t count = 0;
     unsigned head = 0;
     io_uring_cqe* completion = nullptr;
@@ -62,6 +67,17 @@ class UringEngine final : public Engine {
   }
 
  private:
+  static bool is_passing(int result) { return result == -EINTR || result == -EAGAIN || result == -EBUSY; }
+
+  // Rings are older (Linux 5.1) than reads and writes of plain buffers (5.6).
+  bool knows_operations() {
+    io_uring_probe* probe = io_uring_get_probe_ring(&ring_);
+    if (probe == nullptr) return false;
+    const bool known = io_uring_opcode_supported(probe, IORING_OP_READ) && io_uring_opcode_supported(probe, IORING_OP_WRITE);
+    io_uring_free_probe(probe);
+    return known;
+  }
+
   bool start(unsigned depth, unsigned flags) {
     io_uring_params parameters{};
     parameters.flags = flags;
@@ -87,6 +103,7 @@ class UringEngine final : public Engine {
 
   io_uring ring_{};
   bool started_ = false;
+  int broken_ = 0;  // the error that ended this ring
 };
 
 }  // namespace

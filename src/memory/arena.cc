@@ -8,21 +8,24 @@
 
 #include "base/bytes.h"
 #include "base/error.h"
+#include "base/page.h"
 
 namespace penstock {
 namespace {
 
-constexpr std::uint64_t kPage = 4 * kKiB;
 constexpr std::uint64_t kHugePage = 2 * kMiB;
 constexpr std::uint64_t kDefaultKept = 4 * kGiB;
 
-// A kept arena serves a request that fills at least this part of it; more waste is not worth the saved faults.
-constexpr bool fits(std::uint64_t kept, std::uint64_t wanted) { return kept >= wanted && wanted >= kept - kept / 4; }
+// A kept arena serves a request that leaves little of it unused: a load's memory is its payload, not somebody else's.
+constexpr std::uint64_t kMostWaste = 16 * kMiB;
+constexpr bool fits(std::uint64_t kept, std::uint64_t wanted) {
+  return kept >= wanted && kept - wanted <= std::min(kMostWaste, kept / 4);
+}
 
 }  // namespace
 
 Mapping Mapping::anonymous(std::size_t nbytes, bool huge_pages) {
-  const std::uint64_t granule = huge_pages ? kHugePage : kPage;
+  const std::uint64_t granule = huge_pages ? kHugePage : page_size();
   const std::size_t rounded = std::max<std::size_t>(align_up(nbytes, granule), granule);
   // Huge pages need a start at a multiple of their size, so more is mapped and the edges are given back.
   const std::size_t slack = huge_pages ? kHugePage : 0;
@@ -83,7 +86,7 @@ std::unique_ptr<Arena> HostPool::take_kept(std::size_t nbytes, bool huge_pages) 
   const std::lock_guard lock(mutex_);
   auto best = kept_.end();
   for (auto it = kept_.begin(); it != kept_.end(); ++it) {
-    if ((*it)->huge_pages != huge_pages || !fits((*it)->size(), align_up(nbytes, huge_pages ? kHugePage : kPage))) continue;
+    if ((*it)->huge_pages != huge_pages || !fits((*it)->size(), align_up(nbytes, huge_pages ? kHugePage : page_size()))) continue;
     if (best == kept_.end() || (*it)->size() < (*best)->size()) best = it;
   }
   if (best == kept_.end()) return nullptr;

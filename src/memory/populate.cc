@@ -3,11 +3,11 @@
 #include <sys/mman.h>
 
 #include "base/bytes.h"
+#include "base/page.h"
 
 namespace penstock {
 namespace {
 
-constexpr std::uint64_t kPage = 4 * kKiB;
 // Below this a system call costs more than it saves.
 constexpr std::uint64_t kWorthIt = 64 * kKiB;
 
@@ -15,8 +15,8 @@ constexpr std::uint64_t kWorthIt = 64 * kKiB;
 
 void populate(std::byte* data, std::uint64_t nbytes) noexcept {
   const auto address = reinterpret_cast<std::uintptr_t>(data);
-  const std::uint64_t begin = align_up(address, kPage);
-  const std::uint64_t end = align_down(address + nbytes, kPage);
+  const std::uint64_t begin = align_up(address, page_size());
+  const std::uint64_t end = align_down(address + nbytes, page_size());
   if (end < begin + kWorthIt) return;
   ::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_POPULATE_WRITE);
 }

@@ -57,7 +57,7 @@ class Planner {
       if (open_ && (begin > covered_ + options_.largest_gap || align_down(begin, options_.alignment) >= limit())) close_block();
       if (!open_) open_block(begin);
       std::uint64_t cut = std::min(end, limit());
-      if (segment.converts() && cut < end) {
+      if ((segment.converts() || segment.whole_elements) && cut < end) {
         const std::uint64_t width = dtype_bits(segment.from) / 8;
         cut -= (cut - segment.offset) % width;
         if (cut <= begin) {  // the next element is cut by this block's end: it opens the next block

@@ -21,6 +21,7 @@ struct Segment {
   std::uint32_t owner = 0;       // the caller's number: a tensor, a source
   DType from = DType::kU8;       // different from `to`: elements are converted on the way
   DType to = DType::kU8;
+  bool whole_elements = false;   // no element is cut in two, though none is converted
   bool straight = true;          // false: this memory can't be handed to the kernel (strided, produced, converted)
 
   bool converts() const noexcept { return from != to; }
@@ -63,8 +64,8 @@ struct PlanOptions {
 // conversion, unless `keep_owners` (checksums need to know whose bytes they are).
 std::vector<Segment> coalesce(std::span<const Segment> segments, bool keep_owners);
 
-// Cuts coalesced segments into blocks. Every byte of every segment is in exactly one piece; no element that is converted is cut
-// in two. Blocks of staged pieces may cover bytes between them (gaps) and, at their edges, bytes of other blocks.
+// Cuts coalesced segments into blocks. Every byte of every segment is in exactly one piece; no element of a segment that
+// converts or asks for whole elements is cut in two. Blocks of staged pieces may cover bytes between them (gaps) and, at their edges, bytes of other blocks.
 Plan plan_blocks(std::span<const Segment> segments, const PlanOptions& options);
 
 }  // namespace penstock

@@ -34,12 +34,17 @@ class FaultEngine final : public Engine {
       changed.length = std::max(1u, static_cast<std::uint32_t>(random_() % granules)) * faults_.short_granule;
       count();
     }
-    ++in_flight_;
-    return inner_->submit(changed);
+    const int result = inner_->submit(changed);
+    if (result == 0) ++in_flight_;
+    return result;
   }
 
   int wait(std::span<IoCompletion> completions) override {
-    if (ready_.empty() || in_flight_ > 0) collect(completions.size());
+    if (faults_.break_at >= 0 && shared_->requests > faults_.break_at) return -EBADF;
+    if (ready_.empty() || in_flight_ > 0) {
+      const int result = collect(completions.size());
+      if (result < 0) return result;
+    }
     if (ready_.size() > 1 && happens(faults_.held_back)) {
       std::rotate(ready_.begin(), ready_.begin() + 1, ready_.end());
       count();
@@ -64,12 +69,13 @@ class FaultEngine final : public Engine {
     return 0;
   }
 
-  void collect(std::size_t most) {
-    if (in_flight_ == 0) return;
+  int collect(std::size_t most) {
+    if (in_flight_ == 0) return 0;
     std::vector<IoCompletion> completed(most);
     const int found = inner_->wait(completed);
     for (int i = 0; i < found; ++i) ready_.push_back(completed[static_cast<std::size_t>(i)]);
     in_flight_ -= static_cast<std::size_t>(std::max(found, 0));
+    return found;
   }
 
   std::unique_ptr<Engine> inner_;

@@ -22,6 +22,9 @@ struct Faults {
   // The request of this number (from 0, over all engines of a factory) fails with `error_number`.
   std::int64_t fail_at = -1;
   int error_number = 0;
+
+  // After this many requests the engine itself breaks down: every wait fails.
+  std::int64_t break_at = -1;
 };
 
 // What happened, over all engines of a factory.

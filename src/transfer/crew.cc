@@ -1,6 +1,7 @@
 #include "transfer/crew.h"
 
 #include <algorithm>
+#include <system_error>
 #include <utility>
 
 #include "base/error.h"
@@ -79,11 +80,12 @@ class Crew::Worker {
     job->over(error);
   }
 
-  // The engine is gone with requests in flight. Its memory may still be written to, so it is never given back.
+  // The engine is gone with requests in flight. The kernel may still write to their memory, so nothing that it reaches is
+  // ever given back: the staging blocks, and what the jobs hold.
   void break_down(const std::exception_ptr& error) noexcept {
     for (std::size_t index = 0; index < slots_.size(); ++index) {
       if (slots_[index].job == nullptr) continue;
-      std::exchange(slots_[index].job, nullptr)->over(error);
+      slots_[index].job.release()->over(error);
       free_.push_back(index);
     }
     static_cast<void>(new std::shared_ptr<Arena>(std::move(staging_)));
@@ -145,19 +147,26 @@ void Crew::set_backend(std::string_view name) {
 }
 
 void Crew::add(std::vector<std::unique_ptr<Job>> jobs) {
-  const std::size_t count = jobs.size();
+  // Before any job is queued: when no thread can be had, none may hold the caller's memory.
+  start_threads();
   {
     const std::lock_guard lock(mutex_);
     std::move(jobs.begin(), jobs.end(), std::back_inserter(waiting_));
   }
   if (settings_.threads == 0) return Worker(*this).run(/*until_empty=*/true);
-  start_threads();
-  count == 1 ? work_.notify_one() : work_.notify_all();
+  work_.notify_all();
 }
 
 void Crew::start_threads() {
-  while (threads_.size() < settings_.threads) {
-    threads_.emplace_back([this] { Worker(*this).run(/*until_empty=*/false); });
+  try {
+    while (threads_.size() < settings_.threads) {
+      threads_.emplace_back([this] { Worker(*this).run(/*until_empty=*/false); });
+    }
+  } catch (const std::system_error& error) {
+    // Fewer than wanted will do.
+    if (threads_.empty()) {
+      throw Error(ErrorKind::kIo, fmt::format("cannot start a thread: {}", error.what()), error.code().value());
+    }
   }
 }
 

@@ -2,7 +2,7 @@
 //
 // Loads and saves are the same machine run in two directions: a worker keeps several requests in flight and, whenever one
 // has finished, does the CPU work that belongs to it (copy out, convert, checksum; or, before a write, fill). Jobs say what
-// that is. A crew without threads does everything on the thread that calls run_here().
+// that is. A crew without threads does everything on the thread that calls add().
 #pragma once
 
 #include <atomic>

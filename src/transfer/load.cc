@@ -61,7 +61,8 @@ ReadTask plan_file(const FileWants& wants, const ReadPolicy& policy, std::uint64
     task.buffered.assign(count, true);
   } else if (!task.source.has_direct()) {
     // The promise to leave no page cache behind, kept the other way. What others had cached stays.
-    task.source.drop_behind = wants.file->resident_bytes(hull(segments)) == 0;
+    task.drop_behind = resident_blocks(*wants.file, task.plan);
+    task.drop_behind.flip();
     task.buffered.assign(count, true);
   } else if (policy.cache == CachePolicy::kAuto && wants.file->resident_bytes(hull(segments)) > 0) {
     task.buffered = resident_blocks(*wants.file, task.plan);

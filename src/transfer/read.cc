@@ -8,6 +8,7 @@
 #include "base/bytes.h"
 #include "base/cast.h"
 #include "base/error.h"
+#include "base/page.h"
 #include "memory/populate.h"
 
 namespace penstock {
@@ -19,7 +20,7 @@ class ReadJob final : public Job {
  public:
   ReadJob(std::shared_ptr<ReadBatch> batch, Counters& counters, std::size_t task, std::size_t block)
       : batch_(std::move(batch)), counters_(counters), task_(batch_->tasks[task]), block_(task_.plan.blocks[block]),
-        buffered_(task_.buffered[block]) {}
+        buffered_(task_.buffered[block]), drop_behind_(!task_.drop_behind.empty() && task_.drop_behind[block]) {}
 
   bool start(std::byte* staging, int staging_index, Transfer& transfer) override {
     if (buffered_) {
@@ -83,8 +84,11 @@ class ReadJob final : public Job {
       land(staging, first);
     }
     // A hint: a kernel that ignores it costs page cache, not correctness.
-    if (task_.source.drop_behind) {
-      ::posix_fadvise(file.fd(), static_cast<off_t>(first), static_cast<off_t>(nbytes), POSIX_FADV_DONTNEED);
+    if (drop_behind_) {
+      // Whole pages only are dropped, so the range is widened to them.
+      const std::uint64_t begin = align_down(first, page_size());
+      const std::uint64_t end = align_up(first + nbytes, page_size());
+      ::posix_fadvise(file.fd(), static_cast<off_t>(begin), static_cast<off_t>(end - begin), POSIX_FADV_DONTNEED);
     }
     ++counters_.requests;
     moved_ = payload();
@@ -113,6 +117,7 @@ class ReadJob final : public Job {
   const ReadTask& task_;
   const Block& block_;
   const bool buffered_;
+  const bool drop_behind_;
   std::uint64_t moved_ = 0;  // bytes that arrived
 };
 

@@ -17,7 +17,6 @@ namespace penstock {
 struct ReadSource {
   std::shared_ptr<const File> file;
   std::shared_ptr<const File::Direct> direct;  // with an empty descriptor where there is no direct I/O
-  bool drop_behind = false;                    // buffered reads of what was not cached leave no pages behind
 
   bool has_direct() const noexcept { return direct != nullptr && static_cast<bool>(direct->fd); }
 };
@@ -25,7 +24,8 @@ struct ReadSource {
 struct ReadTask {
   ReadSource source;
   Plan plan;
-  std::vector<bool> buffered;  // per block: read through the page cache
+  std::vector<bool> buffered;     // per block: read through the page cache
+  std::vector<bool> drop_behind;  // per block: leave no pages of it in the cache afterwards
 };
 
 // Sees every piece once, where its bytes (as they are in the file) are in memory. Called from several threads.
@@ -36,6 +36,7 @@ struct ReadBatch : Batch {
   bool discard = false;  // bytes are shown to the observer and go nowhere; plans have no straight blocks
   bool populate = false;  // the destination is fresh: fault it in block by block, ahead of the copy
   PieceObserver observe;
+  std::vector<std::shared_ptr<void>> memory;  // what the plans' addresses point into, where it is ours
 };
 
 // Gives the batch's blocks to the crew.

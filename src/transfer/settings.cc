@@ -18,6 +18,7 @@ constexpr std::uint64_t kBlockSize = 2 * kMiB;
 constexpr unsigned kQueueDepth = 8;
 constexpr unsigned kMaxDefaultThreads = 4;
 constexpr std::uint64_t kSmallTransfer = 4 * kMiB;
+constexpr std::uint64_t kSmallBlock = 1 * kMiB;
 
 constexpr std::uint64_t kSmallestBlock = 64 * kKiB;
 constexpr std::uint64_t kLargestBlock = 64 * kMiB;
@@ -96,7 +97,10 @@ Settings decide_settings(const IoOptions& options, std::uint64_t nbytes) {
   if (!threads_chosen) settings.threads = std::clamp(std::thread::hardware_concurrency(), 1u, kMaxDefaultThreads);
   settings.threads = std::min(settings.threads, settings.queue_depth);
   if (nbytes <= kSmallTransfer && !threads_chosen && backend == Backend::kAuto) {
+    // One request at a time needs one staging block, and a small one is not worth a huge page.
     settings.threads = 0;
+    settings.queue_depth = 1;
+    settings.block_size = std::min(settings.block_size, kSmallBlock);
     settings.make_engine = [](unsigned) { return make_inline_engine(); };
   } else {
     settings.make_engine = engine_factory(backend);

@@ -125,6 +125,18 @@ TEST_P(TransferTest, a_full_disk_while_writing_leaves_the_old_file_and_nothing_e
   }
 }
 
+TEST_P(TransferTest, an_engine_that_breaks_down_is_an_error_and_not_a_hang) {
+  testing::write_file(directory_ / "file", testing::random_bytes(kSize));
+  if (!File::open(directory_ / "file").open_direct().fd) GTEST_SKIP() << "no direct I/O on " << directory_.path();
+  try {
+    read({.break_at = 4}, {CachePolicy::kDirect, false, false});
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kIo);
+    EXPECT_NE(std::string(error.what()).find("backend failed: Bad file descriptor"), std::string::npos);
+  }
+}
+
 TEST_P(TransferTest, an_error_of_a_producer_reaches_the_caller) {
   NewFile file = NewFile::create(directory_ / "file");
   const WriteRoute route = choose_route(file, WriteMethod::kAuto);

@@ -1,4 +1,4 @@
-"""Each kind of broken input: one line on standard error, exit code 1, nothing left behind, in every command that reads."""
+"""Each kind of broken input: one line on standard error, exit code 1, nothing left behind, by every reading command."""
 
 from __future__ import annotations
 

@@ -17,6 +17,7 @@ import safetensors
 import safetensors.torch
 import torch
 from torch import nn
+from torch.testing._internal.two_tensor import TwoTensor
 
 
 def saved(path: Path, tensors: Any, **arguments: Any) -> dict[str, torch.Tensor]:
@@ -100,6 +101,11 @@ def test_a_module_and_a_lazy_tensor_can_be_saved(path: Path, tmp_path: Path) -> 
             lambda: torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.qint8),
             "^x: a quantised tensor can't be saved",
         ),
+        (
+            lambda: torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=torch.jagged),
+            "^x: a (nested|jagged) tensor can't be saved",
+        ),
+        (lambda: TwoTensor(torch.ones(2), torch.ones(2)), "^x: a TwoTensor has no memory of its own$"),
         (lambda: torch.ones(2, device="meta"), "^x: a tensor on the meta device has no data$"),
         (lambda: np.ma.masked_array([1.0], [True]), r"^x: a masked array can't be saved; call filled\(\)$"),
         (lambda: np.array([object()]), "^x: arrays of object can't be saved$"),

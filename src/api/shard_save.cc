@@ -1,0 +1,117 @@
+#include "api/shard_save.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <future>
+#include <map>
+#include <thread>
+
+#include "base/bytes.h"
+#include "base/error.h"
+#include "base/unique_fd.h"
+#include "format/checksums.h"
+#include "format/safetensors.h"
+#include "transfer/checksum_collector.h"
+#include "transfer/load.h"
+
+namespace penstock {
+namespace {
+
+// Where the data should start so that as many bytes as possible can be written straight from tensor memory: file offset and
+// address must agree modulo the alignment of direct I/O.
+safetensors::Placement choose_placement(const Shard& shard, std::span<const std::uint64_t> offsets, std::uint64_t alignment) {
+  constexpr std::uint64_t kWorthIt = 1 * kMiB;
+  std::map<std::uint64_t, std::uint64_t> votes;  // phase -> bytes that it serves
+  for (std::size_t i = 0; i < shard.specs.size(); ++i) {
+    if (shard.origins[i].data == nullptr || shard.specs[i].nbytes < kWorthIt) continue;
+    const std::uint64_t phase = (reinterpret_cast<std::uintptr_t>(shard.origins[i].data) - offsets[i]) & (alignment - 1);
+    if (phase % 8 == 0) votes[phase] += shard.specs[i].nbytes;
+  }
+  if (votes.empty()) return {};
+  const auto best = std::max_element(votes.begin(), votes.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
+  return {alignment, best->first};
+}
+
+// Syncs on a thread of its own, so that the caller stays able to stop: a file of which much is still in the page cache can take
+// seconds. A sync that is given up goes on by itself on a second descriptor; its file has no name and will not get one.
+void sync_watched(NewFile& file, const std::function<bool()>& keep_going) {
+  UniqueFd copy(::dup(file.fd()));
+  if (!copy) return;  // finish() syncs, unwatched
+  std::promise<int> promise;
+  std::future<int> synced = promise.get_future();
+  try {
+    std::thread([fd = std::move(copy), done = std::move(promise)]() mutable {
+      done.set_value(::fsync(fd.get()) == 0 ? 0 : errno);
+    }).detach();
+  } catch (const std::system_error&) {
+    return;
+  }
+  while (synced.wait_for(std::chrono::milliseconds(50)) != std::future_status::ready) {
+    if (!keep_going()) throw Error(ErrorKind::kCancelled, "cancelled");
+  }
+  // The kernel tells of a lost write once: the sync in finish() would not hear of it again.
+  if (const int error_number = synced.get(); error_number != 0) {
+    throw_errno(file.path(), "sync failed, the data may not have reached the drive", error_number);
+  }
+}
+
+}  // namespace
+
+ShardSave::ShardSave(Shard shard, const SaveOptions& options)
+    : shard_(std::move(shard)), options_(options), file_(NewFile::create(shard_.path)),
+      route_(choose_route(file_, options.method)) {
+  if (options_.checksums) set_checksums(std::vector<std::uint32_t>(shard_.specs.size()));
+  encode();
+  file_.reserve(align_up(layout_.file_size, route_.alignment));
+}
+
+void ShardSave::write(Crew& crew, const std::function<bool(std::uint64_t)>& progress) {
+  std::vector<WritePart> parts;
+  parts.push_back({0, layout_.prefix.size(), {layout_.prefix.data(), {}}});
+  for (const std::uint32_t number : layout_.order) {
+    parts.push_back({layout_.offsets[number], shard_.specs[number].nbytes, shard_.origins[number]});
+  }
+  add_zero_parts(parts, layout_.file_size);
+  const auto batch = plan_write(file_, route_, parts, crew.settings().block_size);
+  ChecksumCollector collector;
+  if (options_.checksums) {
+    batch->observe = [&collector](const Piece& piece, const std::byte* bytes) {
+      collector.add(piece.owner, piece.offset, bytes, piece.nbytes);
+    };
+  }
+  const Stopwatch watch;
+  start_writing(crew, batch);
+  wait_with_progress(*batch, [&](const Progress& now) { return progress(now.bytes_done); }, layout_.file_size, watch);
+  if (options_.checksums) patch_checksums(collector.finish(parts.size()));
+}
+
+void ShardSave::finish(const std::function<bool()>& keep_going) {
+  // Direct writes leave the kernel nothing to do that would be worth watching.
+  if (options_.durable && !route_.direct) sync_watched(file_, keep_going);
+  file_.finish(layout_.file_size, options_.durable);
+}
+
+void ShardSave::encode() {
+  const auto place = [this](std::span<const std::uint64_t> offsets) {
+    return route_.direct ? choose_placement(shard_, offsets, std::max(route_.memory_alignment, 8u)) : safetensors::Placement{};
+  };
+  layout_ = safetensors::encode(shard_.specs, shard_.metadata, place);
+}
+
+void ShardSave::set_checksums(const std::vector<std::uint32_t>& checksums) {
+  shard_.metadata[std::string(kChecksumKey)] = encode_checksums(checksums);
+}
+
+// The header was laid out with room for the checksums; now that they are known it is written again. `by_part` counts the
+// header as part 0 and then follows the order of offsets, as the format wants them.
+void ShardSave::patch_checksums(const std::vector<std::uint32_t>& by_part) {
+  const auto first = by_part.begin() + 1;
+  set_checksums(std::vector<std::uint32_t>(first, first + static_cast<std::ptrdiff_t>(shard_.specs.size())));
+  encode();
+  file_.use_buffered();
+  file_.write(0, layout_.prefix.data(), layout_.prefix.size());
+}
+
+}  // namespace penstock

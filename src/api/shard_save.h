@@ -1,0 +1,53 @@
+// ShardSave: the save of one file, from its layout to its name.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "format/layout.h"
+#include "io/new_file.h"
+#include "penstock/options.h"
+#include "transfer/crew.h"
+#include "transfer/write.h"
+
+namespace penstock {
+
+// The tensors of one file.
+struct Shard {
+  std::filesystem::path path;
+  std::vector<TensorSpec> specs;
+  std::vector<Origin> origins;
+  Metadata metadata;
+};
+
+class ShardSave {
+ public:
+  // Lays the file out and reserves its space: a full disk is met before any data is moved. `options` outlives this.
+  ShardSave(Shard shard, const SaveOptions& options);
+
+  std::uint64_t nbytes() const { return layout_.file_size; }
+  const WriteRoute& route() const { return route_; }
+  NewFile& file() { return file_; }
+
+  // Writes everything but the syncs. `progress` gets the bytes done and stops it by returning false.
+  void write(Crew& crew, const std::function<bool(std::uint64_t)>& progress);
+
+  // Sets the final size and syncs. `keep_going` is asked while that takes long.
+  void finish(const std::function<bool()>& keep_going);
+
+ private:
+  void encode();
+  void set_checksums(const std::vector<std::uint32_t>& checksums);
+  void patch_checksums(const std::vector<std::uint32_t>& by_part);
+
+  Shard shard_;
+  const SaveOptions& options_;
+  NewFile file_;
+  WriteRoute route_;
+  FilePlan layout_;
+};
+
+}  // namespace penstock
