@@ -118,6 +118,9 @@ Stats convert_or_hint(const Options& options, ProgressBar& bar) {
 }
 
 int run(Console& console, const Options& options) {
+  std::error_code ignored;
+  const bool is_directory = std::filesystem::is_directory(options.target, ignored);
+  if (is_directory) throw Failure(options.target + ": is a directory; name a file in it");
   if (!options.selected.empty()) check_selection(Reader{std::filesystem::path(options.source)}, options);
   const StoppableWork work;
   ProgressBar bar("converting", console.error_terminal, console.progress_mode());

@@ -44,7 +44,9 @@ struct IoOptions {
 //   kMap       the file is mapped privately; bytes are read when they are touched
 enum class CachePolicy { kAuto, kDirect, kBuffered, kMap };
 
-// How direct reads land: straight in their final place, or in a small ring of hot blocks that threads copy out of.
+// How direct reads land: straight in their final place, or in a small ring of hot blocks that threads copy out of. For saves the
+// same in the other direction. kAuto asks the environment (PENSTOCK_LANDING: in_place, staged) and then decides by the drive and by
+// whether the memory was touched before.
 enum class Landing { kAuto, kInPlace, kStaged };
 
 struct LoadOptions {
@@ -86,6 +88,7 @@ struct SaveOptions {
 
   // How fast.
   WriteMethod method = WriteMethod::kAuto;
+  Landing landing = Landing::kAuto;  // kInPlace: straight from tensor memory; kStaged: through staging blocks
   IoOptions io;
 
   ProgressFunction progress;

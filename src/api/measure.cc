@@ -41,7 +41,7 @@ Throughput measure_write(const std::filesystem::path& directory, const IoOptions
   const auto pattern = host_pool(nullptr)->allocate(kPatternSize);
   for (std::uint64_t i = 0; i < kPatternSize; ++i) pattern->data()[i] = static_cast<std::byte>(i * 2654435761u >> 13);
   NewFile file = NewFile::create(directory / "penstock-measure");  // never published, so never seen
-  const WriteRoute route = choose_route(file, method);
+  const WriteRoute route = choose_route(file, method, decide_landing(Landing::kAuto));
   file.reserve(align_up(nbytes, route.alignment));
   std::vector<WritePart> parts;
   for (std::uint64_t offset = 0; offset < nbytes; offset += kPatternSize) {

@@ -61,7 +61,7 @@ void sync_watched(NewFile& file, const std::function<bool()>& keep_going) {
 
 ShardSave::ShardSave(Shard shard, const SaveOptions& options)
     : shard_(std::move(shard)), options_(options), file_(NewFile::create(shard_.path)),
-      route_(choose_route(file_, options.method)) {
+      route_(choose_route(file_, options.method, decide_landing(options.landing))) {
   if (options_.checksums) set_checksums(std::vector<std::uint32_t>(shard_.specs.size()));
   encode();
   file_.reserve(align_up(layout_.file_size, route_.alignment));
@@ -95,7 +95,7 @@ void ShardSave::finish(const std::function<bool()>& keep_going) {
 
 void ShardSave::encode() {
   const auto place = [this](std::span<const std::uint64_t> offsets) {
-    return route_.direct ? choose_placement(shard_, offsets, std::max(route_.memory_alignment, 8u)) : safetensors::Placement{};
+    return route_.direct && route_.straight ? choose_placement(shard_, offsets, std::max(route_.memory_alignment, 8u)) : safetensors::Placement{};
   };
   layout_ = safetensors::encode(shard_.specs, shard_.metadata, place);
 }

@@ -46,6 +46,7 @@ TEST(WriterTest, straight_staged_and_produced_tensors_arrive) {
   for (const WriteMethod method : {WriteMethod::kAuto, WriteMethod::kDirect, WriteMethod::kUncached, WriteMethod::kBuffered}) {
     for (const bool checksums : {false, true}) {
       SaveOptions options;
+      options.landing = checksums ? Landing::kStaged : Landing::kInPlace;
       options.method = method;
       options.checksums = checksums;
       options.shared = SharedTensors::kDuplicate;

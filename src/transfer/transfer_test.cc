@@ -54,7 +54,7 @@ class TransferTest : public ::testing::TestWithParam<testing::NamedFactory> {
 
   void write(const std::vector<std::byte>& content, const Faults& faults, WriteMethod method) {
     NewFile file = NewFile::create(directory_ / "file");
-    const WriteRoute route = choose_route(file, method);
+    const WriteRoute route = choose_route(file, method, landing_);
     file.reserve(align_up(kSize, route.alignment));
     const auto batch = plan_write(file, route, parts_of(content), 64 * kKiB);
     Crew crew(settings(faults), pool_);
@@ -66,6 +66,7 @@ class TransferTest : public ::testing::TestWithParam<testing::NamedFactory> {
   }
 
   TempDir directory_;
+  Landing landing_ = Landing::kAuto;
   std::shared_ptr<HostPool> pool_ = host_pool(MemoryPool::create());
 };
 
@@ -86,10 +87,13 @@ TEST_P(TransferTest, reads_land_right_however_rough_the_way) {
 TEST_P(TransferTest, writes_arrive_right_however_rough_the_way) {
   const auto content = testing::random_bytes(kSize);
   for (const WriteMethod method : {WriteMethod::kAuto, WriteMethod::kDirect, WriteMethod::kUncached, WriteMethod::kBuffered}) {
-    write(content, {}, method);
-    EXPECT_TRUE(testing::read_file(directory_ / "file") == content);
-    write(content, kRough, method);
-    EXPECT_TRUE(testing::read_file(directory_ / "file") == content);
+    for (const Landing landing : {Landing::kAuto, Landing::kInPlace, Landing::kStaged}) {
+      landing_ = landing;
+      write(content, {}, method);
+      EXPECT_TRUE(testing::read_file(directory_ / "file") == content);
+      write(content, kRough, method);
+      EXPECT_TRUE(testing::read_file(directory_ / "file") == content);
+    }
   }
 }
 

@@ -7,6 +7,7 @@
 
 #include "base/bytes.h"
 #include "base/error.h"
+#include "io/block_device.h"
 
 namespace penstock {
 namespace {
@@ -112,14 +113,15 @@ void add_zero_parts(std::vector<WritePart>& parts, std::uint64_t size) {
   parts.insert(parts.end(), std::make_move_iterator(holes.begin()), std::make_move_iterator(holes.end()));
 }
 
-WriteRoute choose_route(NewFile& file, WriteMethod asked) {
+WriteRoute choose_route(NewFile& file, WriteMethod asked, Landing landing) {
   if (asked == WriteMethod::kAuto || asked == WriteMethod::kDirect) {
     if (const auto alignment = file.use_direct()) {
-      return {0, alignment->offset, alignment->memory, true, "direct"};
+      const bool straight = landing == Landing::kInPlace || (landing == Landing::kAuto && !on_virtual_drive(file.fd()));
+      return {0, alignment->offset, alignment->memory, true, straight, "direct"};
     }
   }
-  if (asked != WriteMethod::kBuffered && takes_uncached_writes(file)) return {kUncached, 1, 1, false, "uncached"};
-  return {0, 1, 1, false, "buffered"};
+  if (asked != WriteMethod::kBuffered && takes_uncached_writes(file)) return {kUncached, 1, 1, false, true, "uncached"};
+  return {0, 1, 1, false, true, "buffered"};
 }
 
 std::shared_ptr<WriteBatch> plan_write(const NewFile& file, const WriteRoute& route, std::span<const WritePart> parts,
@@ -148,6 +150,7 @@ std::shared_ptr<WriteBatch> plan_write(const NewFile& file, const WriteRoute& ro
   options.alignment = route.alignment;
   options.memory_alignment = route.memory_alignment;
   options.largest_gap = 0;
+  options.allow_straight = route.straight;
   options.smallest_straight = kSmallestStraight;
   batch->plan = plan_blocks(segments, options);
   return batch;

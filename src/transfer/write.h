@@ -48,11 +48,13 @@ struct WriteRoute {
   std::uint32_t alignment = 1;
   std::uint32_t memory_alignment = 1;
   bool direct = false;
+  bool straight = true;  // from tensor memory, where alignment allows; else everything passes through staging blocks
   std::string name;  // "direct", "uncached", "buffered"
 };
 
-// Decides the route and prepares the file for it: direct where the filesystem allows, else uncached, else buffered.
-WriteRoute choose_route(NewFile& file, WriteMethod asked);
+// Decides the route and prepares the file for it: direct where the filesystem allows, else uncached, else buffered. Direct
+// writes go straight from tensor memory unless the drive is a virtual one, or `landing` asks for staging.
+WriteRoute choose_route(NewFile& file, WriteMethod asked, Landing landing = Landing::kAuto);
 
 // Plans the writes of `parts`, which cover the file without a hole.
 std::shared_ptr<WriteBatch> plan_write(const NewFile& file, const WriteRoute& route, std::span<const WritePart> parts,

@@ -92,23 +92,23 @@ def test_existing_shards_and_index_are_kept_without_force(run: Run, fails: Run, 
 
 @pytest.mark.parametrize("force", [[], ["--force"]])
 @pytest.mark.parametrize("target", ["a.safetensors", "./a.safetensors", "hard.safetensors", "link.safetensors"])
-def test_the_source_is_never_its_own_target(fails: Run, tmp_path: Path, target: str, force: list[str]) -> None:
+def test_the_source_is_never_its_own_target(misused: Run, tmp_path: Path, target: str, force: list[str]) -> None:
     source = files.write_file(tmp_path / "a.safetensors")
     os.link(source, tmp_path / "hard.safetensors")
     (tmp_path / "link.safetensors").symlink_to("a.safetensors")
     before = source.read_bytes()
-    fails("convert", "a.safetensors", target, *force)
+    misused("convert", "a.safetensors", target, *force)
     assert source.read_bytes() == before
     assert (tmp_path / "link.safetensors").is_symlink()
     assert files.names_in(tmp_path) == ["a.safetensors", "hard.safetensors", "link.safetensors"]
 
 
-def test_a_shard_of_the_source_is_never_the_target(fails: Run, tmp_path: Path) -> None:
+def test_a_shard_of_the_source_is_never_the_target(misused: Run, tmp_path: Path) -> None:
     files.write_shards(tmp_path / "model")
     before = files.names_in(tmp_path / "model")
     shard = tmp_path / "model" / before[0]
     content = shard.read_bytes()
-    fails("convert", "model", shard, "--force")
+    misused("convert", "model", shard, "--force")
     assert shard.read_bytes() == content
     assert files.names_in(tmp_path / "model") == before
 
@@ -140,10 +140,10 @@ def test_the_new_file_has_the_mode_of_the_umask(run: Run, tmp_path: Path) -> Non
     assert (tmp_path / "b.safetensors").stat().st_mode & 0o777 == 0o640
 
 
-def test_shards_never_replace_shards_of_the_source(fails: Run, tmp_path: Path) -> None:
+def test_shards_never_replace_shards_of_the_source(misused: Run, tmp_path: Path) -> None:
     directory = files.write_shards(tmp_path / "model")
     before = {path.name: path.read_bytes() for path in directory.iterdir()}
-    fails("convert", "model", "model/model.safetensors", "--max-shard-size", "40", "--force")
+    misused("convert", "model", "model/model.safetensors", "--max-shard-size", "40", "--force")
     assert {path.name: path.read_bytes() for path in directory.iterdir()} == before
 
 

@@ -44,9 +44,6 @@ def public_dir() -> Iterator[Path]:
 @pytest.fixture
 def no_leaks(tmp_path: Path) -> Iterator[None]:
     """Fails when a test leaves a descriptor open or a temporary file in its directory."""
-    import penstock
-
-    penstock.load  # noqa: B018
     before = helpers.open_descriptors()
     yield
     assert helpers.open_descriptors() - before == set()
