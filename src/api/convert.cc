@@ -23,7 +23,7 @@ namespace fs = std::filesystem;
 // Reads ranges of a file past the page cache, from any thread.
 class RangeReader {
  public:
-  explicit RangeReader(std::shared_ptr<const File> file) : file_(std::move(file)), direct_(file_->open_direct()) {}
+  explicit RangeReader(std::shared_ptr<const File> file) : file_(std::move(file)), direct_(file_->direct()) {}
 
   // Calls `use` with the bytes of [offset, offset + nbytes).
   template <typename Use>
@@ -48,7 +48,7 @@ class RangeReader {
   }
 
   std::shared_ptr<const File> file_;
-  File::Direct direct_;
+  const File::Direct& direct_;
 };
 
 // A conversion never replaces what it reads, nor anything else unless it was asked to.
@@ -101,6 +101,7 @@ Stats convert(const fs::path& source, const fs::path& target, const ConvertOptio
     writer.add(tensor.name, dtype, tensor.shape, make_fill(files[tensor.file], tensor, dtype));
   }
   SaveHooks hooks;
+  hooks.keep_index = true;
   hooks.check_target = [&](const fs::path& path) { check_target(reader, path, options.overwrite); };
   // Before the new file gets its name: a source that changed meanwhile leaves nothing behind.
   hooks.all_read = [&state] {

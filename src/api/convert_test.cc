@@ -102,6 +102,16 @@ TEST_F(ConvertTest, shards_never_replace_the_files_that_are_read) {
   }
 }
 
+TEST_F(ConvertTest, shards_can_be_joined_beside_themselves) {
+  std::filesystem::create_directory(directory_ / "m");
+  ConvertOptions options;
+  options.save.max_shard_size = 1 * kMiB;
+  convert(source_, directory_ / "m" / "m.safetensors", options);
+  convert(directory_ / "m", directory_ / "m" / "m.safetensors");
+  EXPECT_EQ(Reader(directory_ / "m").files().size(), 2u);
+  EXPECT_EQ(Reader(directory_ / "m" / "m.safetensors").tensors().size(), 2u);
+}
+
 TEST_F(ConvertTest, verification_finds_what_is_not_finite) {
   values_[5] = std::numeric_limits<float>::quiet_NaN();
   values_[1'400'000] = -std::numeric_limits<float>::infinity();

@@ -68,14 +68,19 @@ class Opener {
     Layout layout = parse_layout(FileBytes(*file));
     const auto number = static_cast<std::uint32_t>(state_.files.size());
     state_.tensors.reserve(state_.tensors.size() + layout.tensors.size());
+    bool partial = false;
     for (TensorInfo& tensor : layout.tensors) {
-      if (!wanted(tensor.name)) continue;
+      if (!wanted(tensor.name)) {
+        partial = true;
+        continue;
+      }
       tensor.file = number;
       state_.tensors.push_back(std::move(tensor));
     }
     state_.metadata.insert(layout.metadata.begin(), layout.metadata.end());
     state_.infos.push_back({path, file->size(), std::move(layout.format), std::move(layout.metadata)});
     state_.files.push_back(std::move(file));
+    state_.partial.push_back(partial);
   }
 
   void open_file(const fs::path& path) {
@@ -184,7 +189,8 @@ std::vector<std::optional<std::uint32_t>> Reader::State::expected_checksums() co
   std::vector<std::optional<std::uint32_t>> expected(tensors.size());
   for (std::uint32_t number = 0; number < infos.size(); ++number) {
     const auto entry = infos[number].metadata.find(std::string(kChecksumKey));
-    if (entry == infos[number].metadata.end()) continue;
+    // The checksums count every tensor of the file.
+    if (entry == infos[number].metadata.end() || partial[number]) continue;
     const auto first = std::partition_point(tensors.begin(), tensors.end(), [&](const auto& t) { return t.file < number; });
     const auto last = std::partition_point(first, tensors.end(), [&](const auto& t) { return t.file == number; });
     const auto count = static_cast<std::size_t>(last - first);

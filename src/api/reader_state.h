@@ -19,6 +19,7 @@ struct Reader::State {
   std::vector<FileInfo> infos;
   std::vector<TensorInfo> tensors;  // by file, then by offset
   Metadata metadata;
+  std::vector<bool> partial;  // per file: some of its tensors are stale copies and left out
 
   const TensorInfo* find(std::string_view name) const;
   // Its place in `tensors`; throws Error(kNotFound) naming the checkpoint when there is none.

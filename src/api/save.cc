@@ -122,7 +122,7 @@ Stats run_save(Writer::State& state, const SaveHooks& hooks) {
   if (index_file) files.push_back(&*index_file);
   publish_all(files);
   // A sharded checkpoint of this name that was here before is replaced: its index would hide the new file.
-  if (!sharded) remove_stale_index(index_path);
+  if (!sharded && !hooks.keep_index) remove_stale_index(index_path);
   if (state.options.durable) {
     for (NewFile* file : files) file->sync_name();
   }

@@ -39,7 +39,7 @@ struct SaveJob::State {
         take_snapshot(work);
         set_staged();
       }
-      Stats result = run_save(work, {{}, [this] { set_staged(); }});
+      Stats result = run_save(work, {.all_read = [this] { set_staged(); }});
       finish(std::move(result), nullptr);
     } catch (...) {
       finish({}, std::current_exception());

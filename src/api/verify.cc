@@ -85,8 +85,8 @@ class Verification {
       }
       if (verified.not_finite > 0) {
         verified.ok = false;
-        report.problems.push_back(fmt::format("{}: tensor {} has {} elements that are NaN or infinite", path,
-                                              in_quotes(tensor.name), verified.not_finite));
+        report.problems.push_back(fmt::format("{}: tensor {} has {} {} NaN or infinite", path, in_quotes(tensor.name),
+                                              verified.not_finite, verified.not_finite == 1 ? "element that is" : "elements that are"));
       }
       report.ok = report.ok && verified.ok;
       report.tensors.push_back(std::move(verified));

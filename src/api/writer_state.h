@@ -31,6 +31,8 @@ struct SaveHooks {
   std::function<void(const std::filesystem::path&)> check_target;
   // No tensor memory is needed any more, and nothing has appeared yet; may throw.
   std::function<void()> all_read;
+  // Leave an index of the target's name alone: it may be what is being read.
+  bool keep_index = false;
 };
 
 Stats run_save(Writer::State& state, const SaveHooks& hooks);

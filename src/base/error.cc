@@ -17,6 +17,10 @@ std::size_t utf8_length(std::string_view text, std::size_t i) noexcept {
   for (std::size_t k = 1; k < length; ++k) {
     if ((static_cast<unsigned char>(text[i + k]) & 0xC0) != 0x80) return 0;
   }
+  const auto second = static_cast<unsigned char>(length > 1 ? text[i + 1] : 0);
+  const bool overlong = (lead == 0xE0 && second < 0xA0) || (lead == 0xF0 && second < 0x90);
+  const bool beyond = (lead == 0xED && second >= 0xA0) || (lead == 0xF4 && second >= 0x90);  // surrogates; over U+10FFFF
+  if (overlong || beyond) return 0;
   return length;
 }
 

@@ -98,6 +98,11 @@ void File::read(std::uint64_t offset, void* data, std::size_t nbytes) const {
   }
 }
 
+const File::Direct& File::direct() const {
+  std::call_once(direct_->opened, [this] { direct_->direct = open_direct(); });
+  return direct_->direct;
+}
+
 File::Direct File::open_direct() const {
   bool reported = false;
   const auto alignment = query_direct_alignment(fd(), &reported);

@@ -6,6 +6,8 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 
@@ -48,12 +50,12 @@ class File {
   void set_read_ahead(bool on) const noexcept;
 
   // A second descriptor of the same file with O_DIRECT, and what it demands; an empty descriptor where the filesystem
-  // refuses direct I/O.
+  // refuses direct I/O. Opened when it is first asked for, and kept.
   struct Direct {
     UniqueFd fd;
     DirectAlignment alignment;
   };
-  Direct open_direct() const;
+  const Direct& direct() const;
 
   // True for filesystems known to keep their pages on this machine: mapping them can't fail for a lost server.
   bool on_local_filesystem() const;
@@ -65,11 +67,18 @@ class File {
   void check_unchanged() const;
 
  private:
+  struct LazyDirect {
+    std::once_flag opened;
+    Direct direct;
+  };
+
+  Direct open_direct() const;
   File(std::string path, UniqueFd fd, FileIdentity identity);
 
   std::string path_;
   UniqueFd fd_;
   FileIdentity identity_;
+  std::unique_ptr<LazyDirect> direct_ = std::make_unique<LazyDirect>();
 };
 
 // What the filesystem of `fd` says that direct I/O needs; nothing when it says that there is none. `reported` (optional) is

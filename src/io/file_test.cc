@@ -67,7 +67,7 @@ TEST(FileTest, a_direct_read_gives_the_same_bytes_where_there_is_direct_io) {
   const auto content = testing::random_bytes(8192);
   testing::write_file(directory / "file", content);
   const File file = File::open(directory / "file");
-  const File::Direct direct = file.open_direct();
+  const File::Direct& direct = file.direct();
   if (!direct.fd) GTEST_SKIP() << "the filesystem of " << directory.path() << " refuses direct I/O";
   EXPECT_GE(direct.alignment.offset, 1u);
   alignas(4096) static std::byte buffer[8192];
@@ -82,7 +82,7 @@ TEST(FileTest, the_direct_descriptor_is_of_the_same_file_after_a_replacement) {
   const File file = File::open(directory / "file");
   testing::write_file(directory / "other", testing::random_bytes(4096, 2));
   std::filesystem::rename(directory / "other", directory / "file");
-  const File::Direct direct = file.open_direct();
+  const File::Direct& direct = file.direct();
   if (!direct.fd) GTEST_SKIP() << "the filesystem of " << directory.path() << " refuses direct I/O";
   alignas(4096) static std::byte buffer[4096];
   ASSERT_EQ(::pread(direct.fd.get(), buffer, sizeof buffer, 0), 4096);

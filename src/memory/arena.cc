@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdlib>
 #include <utility>
 
 #include "base/bytes.h"
@@ -14,6 +15,8 @@ namespace penstock {
 namespace {
 
 constexpr std::uint64_t kHugePage = 2 * kMiB;
+constexpr std::uint64_t kCacheLine = 64;
+constexpr std::uint64_t kLittle = 128 * kKiB;  // mapping less than this costs more than it is worth
 constexpr std::uint64_t kDefaultKept = 4 * kGiB;
 
 // A kept arena serves a request that leaves little of it unused: a load's memory is its payload, not somebody else's.
@@ -63,7 +66,19 @@ HostPool::HostPool(const MemoryPoolOptions& options)
                                                                             : std::min(kDefaultKept, memory_limit() / 4)),
       huge_pages_(options.huge_pages) {}
 
-std::shared_ptr<Arena> HostPool::allocate(std::size_t nbytes) { return allocate(nbytes, huge_pages_); }
+std::shared_ptr<Arena> HostPool::allocate(std::size_t nbytes) {
+  return nbytes < kLittle ? allocate_little(nbytes) : allocate(nbytes, huge_pages_);
+}
+
+std::shared_ptr<Arena> HostPool::allocate_little(std::size_t nbytes) {
+  auto arena = std::make_shared<Arena>();
+  arena->heap_size = std::max<std::size_t>(align_up(nbytes, kCacheLine), kCacheLine);
+  arena->heap = {static_cast<std::byte*>(std::aligned_alloc(kCacheLine, arena->heap_size)), &std::free};
+  if (arena->heap == nullptr) {
+    throw Error(ErrorKind::kMemory, fmt::format("cannot allocate {} bytes of memory", nbytes), ENOMEM);
+  }
+  return arena;
+}
 
 std::shared_ptr<Arena> HostPool::allocate_staging(std::size_t nbytes) { return allocate(nbytes, nbytes >= kHugePage); }
 

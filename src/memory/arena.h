@@ -1,4 +1,4 @@
-// Arena: a page-aligned stretch of anonymous host memory, and HostPool, which hands arenas out and keeps them for reuse.
+// Arena: a stretch of anonymous host memory, and HostPool, which hands arenas out and keeps them for reuse.
 //
 // An arena is shared: tensors hold it through a std::shared_ptr, and the last one to let go gives it back to its pool (or to
 // the system when the pool is gone or full). Pools are safe from several threads.
@@ -39,16 +39,19 @@ struct Arena {
   Mapping mapping;
   bool huge_pages = false;
   bool reused = false;  // its pages were touched before, and most likely are still there
+  std::unique_ptr<std::byte[], void (*)(void*)> heap{nullptr, nullptr};  // in place of a mapping, for little
+  std::size_t heap_size = 0;
 
-  std::byte* data() const noexcept { return mapping.data(); }
-  std::size_t size() const noexcept { return mapping.size(); }
+  std::byte* data() const noexcept { return heap != nullptr ? heap.get() : mapping.data(); }
+  std::size_t size() const noexcept { return heap != nullptr ? heap_size : mapping.size(); }
 };
 
 class HostPool final : public MemoryPool, public std::enable_shared_from_this<HostPool> {
  public:
   explicit HostPool(const MemoryPoolOptions& options);
 
-  // At least `nbytes`, page-aligned, contents undefined. Throws Error(kMemory).
+  // At least `nbytes`, contents undefined, aligned to a page (to a cache line below 128 KiB: so little comes from the heap
+  // and is not kept). Throws Error(kMemory).
   std::shared_ptr<Arena> allocate(std::size_t nbytes);
   // The same on huge pages where the system has them: for staging blocks, which are small and always hot.
   std::shared_ptr<Arena> allocate_staging(std::size_t nbytes);
@@ -58,6 +61,7 @@ class HostPool final : public MemoryPool, public std::enable_shared_from_this<Ho
   void trim() override;
 
  private:
+  static std::shared_ptr<Arena> allocate_little(std::size_t nbytes);
   std::shared_ptr<Arena> allocate(std::size_t nbytes, bool huge_pages);
   std::unique_ptr<Arena> take_kept(std::size_t nbytes, bool huge_pages);
   void release(std::unique_ptr<Arena> arena) noexcept;

@@ -52,6 +52,17 @@ TEST(HostPoolTest, the_oldest_goes_when_more_than_the_bound_is_kept) {
   EXPECT_EQ(pool->kept_bytes(), 0u);
 }
 
+TEST(HostPoolTest, little_comes_from_the_heap_and_is_aligned) {
+  const auto pool = make_pool(64 * kMiB);
+  for (std::size_t nbytes : {0u, 1u, 100u, 4096u, 100'000u}) {
+    const auto arena = pool->allocate(nbytes);
+    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(arena->data()) % 64, 0u);
+    EXPECT_GE(arena->size(), nbytes);
+    std::memset(arena->data(), 1, arena->size());
+  }
+  EXPECT_EQ(pool->kept_bytes(), 0u);
+}
+
 TEST(HostPoolTest, memory_outlives_its_pool) {
   auto pool = make_pool(64 * kMiB);
   const auto arena = pool->allocate(1 * kMiB);

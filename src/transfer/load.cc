@@ -12,17 +12,12 @@ ByteRange hull(std::span<const Segment> segments) {
   return segments.empty() ? ByteRange{} : ByteRange{segments.front().offset, segments.back().end()};
 }
 
-PlanOptions plan_options(const ReadSource& source, const ReadPolicy& policy, std::uint64_t block_size) {
+PlanOptions plan_options(const File* direct, const ReadPolicy& policy, std::uint64_t block_size) {
   PlanOptions options;
   options.block_size = block_size;
-  if (source.has_direct() && policy.cache != CachePolicy::kBuffered) {
-    options.alignment = source.direct->alignment.offset;
-    options.memory_alignment = source.direct->alignment.memory;
-    options.allow_straight = policy.in_place;
-  } else {
-    options.alignment = 1;
-    options.allow_straight = false;
-  }
+  options.alignment = direct != nullptr ? direct->direct().alignment.offset : 1;
+  options.memory_alignment = direct != nullptr ? direct->direct().alignment.memory : 1;
+  options.allow_straight = direct != nullptr && policy.in_place;
   return options;
 }
 
@@ -49,25 +44,21 @@ std::vector<bool> resident_blocks(const File& file, const Plan& plan) {
 
 ReadTask plan_file(const FileWants& wants, const ReadPolicy& policy, std::uint64_t block_size) {
   ReadTask task;
-  task.source.file = wants.file;
-  if (policy.cache != CachePolicy::kBuffered) {
-    task.source.direct = std::make_shared<const File::Direct>(wants.file->open_direct());
-  }
+  task.file = wants.file;
+  const File& file = *wants.file;
   const std::vector<Segment> segments = coalesce(wants.segments, policy.keep_owners);
-  task.plan = plan_blocks(segments, plan_options(task.source, policy, block_size));
-  const std::size_t count = task.plan.blocks.size();
-  wants.file->set_read_ahead(true);
-  if (policy.cache == CachePolicy::kBuffered) {
-    task.buffered.assign(count, true);
-  } else if (!task.source.has_direct()) {
+  const ByteRange range = hull(segments);
+  const std::uint64_t resident = policy.cache == CachePolicy::kAuto ? file.resident_bytes(range) : 0;
+  const bool buffered = policy.cache == CachePolicy::kBuffered || (resident > 0 && resident == range.size());
+  const bool direct = !buffered && static_cast<bool>(file.direct().fd);
+  task.plan = plan_blocks(segments, plan_options(direct ? &file : nullptr, policy, block_size));
+  task.buffered.assign(task.plan.blocks.size(), !direct);
+  if (!direct) file.set_read_ahead(true);
+  if (direct && resident > 0) task.buffered = resident_blocks(file, task.plan);
+  if (!direct && !buffered) {
     // The promise to leave no page cache behind, kept the other way. What others had cached stays.
-    task.drop_behind = resident_blocks(*wants.file, task.plan);
+    task.drop_behind = resident_blocks(file, task.plan);
     task.drop_behind.flip();
-    task.buffered.assign(count, true);
-  } else if (policy.cache == CachePolicy::kAuto && wants.file->resident_bytes(hull(segments)) > 0) {
-    task.buffered = resident_blocks(*wants.file, task.plan);
-  } else {
-    task.buffered.assign(count, false);
   }
   return task;
 }
@@ -93,7 +84,7 @@ void wait_with_progress(Batch& batch, const ProgressFunction& progress, std::uin
 }
 
 void check_unchanged(std::span<const ReadTask> tasks) {
-  for (const ReadTask& task : tasks) task.source.file->check_unchanged();
+  for (const ReadTask& task : tasks) task.file->check_unchanged();
 }
 
 void describe(Crew& crew, const Settings& settings, Stats& stats) {

@@ -28,11 +28,11 @@ class ReadJob final : public Job {
       return false;
     }
     const auto length = static_cast<std::uint32_t>(block_.length);
-    const std::uint64_t left = task_.source.file->size() - block_.offset;
+    const std::uint64_t left = task_.file->size() - block_.offset;
     transfer.minimum = static_cast<std::uint32_t>(std::min<std::uint64_t>(length, left));
-    transfer.alignment = task_.source.direct->alignment.offset;
+    transfer.alignment = task_.file->direct().alignment.offset;
     transfer.request.operation = IoRequest::Operation::kRead;
-    transfer.request.fd = task_.source.direct->fd.get();
+    transfer.request.fd = task_.file->direct().fd.get();
     transfer.request.data = block_.straight ? at_address(first_piece().address) : staging;
     transfer.request.length = length;
     transfer.request.offset = block_.offset;
@@ -50,7 +50,7 @@ class ReadJob final : public Job {
   }
 
   std::exception_ptr failure(const Finished& finished) const override {
-    const std::string& path = task_.source.file->path();
+    const std::string& path = task_.file->path();
     const std::string what = describe_failure(finished, IoRequest::Operation::kRead);
     const ErrorKind kind = finished.ended_early ? ErrorKind::kChanged : errno_kind(finished.error_number);
     return std::make_exception_ptr(Error(kind, fmt::format("{}: {}", path, what), finished.error_number));
@@ -71,7 +71,7 @@ class ReadJob final : public Job {
   }
 
   void read_buffered(std::byte* staging) {
-    const File& file = *task_.source.file;
+    const File& file = *task_.file;
     const std::uint64_t first = first_piece().offset;
     const std::uint64_t nbytes = end()[-1].offset + end()[-1].nbytes - first;
     const Piece& piece = first_piece();

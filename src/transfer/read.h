@@ -13,16 +13,8 @@
 
 namespace penstock {
 
-// A file as a load sees it.
-struct ReadSource {
-  std::shared_ptr<const File> file;
-  std::shared_ptr<const File::Direct> direct;  // with an empty descriptor where there is no direct I/O
-
-  bool has_direct() const noexcept { return direct != nullptr && static_cast<bool>(direct->fd); }
-};
-
 struct ReadTask {
-  ReadSource source;
+  std::shared_ptr<const File> file;
   Plan plan;
   std::vector<bool> buffered;     // per block: read through the page cache
   std::vector<bool> drop_behind;  // per block: leave no pages of it in the cache afterwards

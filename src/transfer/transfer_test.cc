@@ -99,8 +99,7 @@ TEST_P(TransferTest, writes_arrive_right_however_rough_the_way) {
 
 TEST_P(TransferTest, a_failed_read_names_file_place_and_cause) {
   testing::write_file(directory_ / "file", testing::random_bytes(kSize));
-  const auto probe = File::open(directory_ / "file").open_direct();
-  if (!probe.fd) GTEST_SKIP() << "the filesystem of " << directory_.path() << " refuses direct I/O";
+  if (!File::open(directory_ / "file").direct().fd) GTEST_SKIP() << "the filesystem of " << directory_.path() << " refuses direct I/O";
   try {
     read({.fail_at = 5, .error_number = EIO}, {CachePolicy::kDirect, false, false});
     FAIL();
@@ -131,7 +130,7 @@ TEST_P(TransferTest, a_full_disk_while_writing_leaves_the_old_file_and_nothing_e
 
 TEST_P(TransferTest, an_engine_that_breaks_down_is_an_error_and_not_a_hang) {
   testing::write_file(directory_ / "file", testing::random_bytes(kSize));
-  if (!File::open(directory_ / "file").open_direct().fd) GTEST_SKIP() << "no direct I/O on " << directory_.path();
+  if (!File::open(directory_ / "file").direct().fd) GTEST_SKIP() << "no direct I/O on " << directory_.path();
   try {
     read({.break_at = 4}, {CachePolicy::kDirect, false, false});
     FAIL();
@@ -166,7 +165,7 @@ TEST_P(TransferTest, a_progress_function_can_stop_it) {
   try {
     wait_with_progress(*batch, [&](const Progress&) { return ++calls < 2; }, kSize, watch);
     // A filesystem without direct I/O needs no engine, so nothing slows it down.
-    EXPECT_FALSE(batch->tasks[0].source.has_direct());
+    EXPECT_FALSE(static_cast<bool>(file->direct().fd));
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::kCancelled);
     EXPECT_EQ(calls, 2);
