@@ -59,6 +59,11 @@ struct LandingChoice {
 };
 LandingChoice choose_landing(Landing asked, bool memory_is_hot, const File& file, std::uint64_t nbytes);
 
+// Reads `wants` (`nbytes` in all) into the memory their segments name, and says how in the statistics. `hot`: that memory was
+// touched before. With `verify`, segments are whole tensors and their checksums are checked.
+Stats read_wants(const Reader::State& state, const std::vector<FileWants>& wants, std::uint64_t nbytes, bool hot,
+                 const LoadOptions& options, bool verify);
+
 // Compares what a load collected with what the files say. Throws Error(kFormat) naming the first tensor that differs.
 void check_checksums(const Reader::State& state, ChecksumCollector& collector,
                      const std::vector<std::optional<std::uint32_t>>& expected, const std::vector<bool>& loaded);
