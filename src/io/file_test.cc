@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "io/residency.h"
@@ -103,6 +104,31 @@ TEST(ResidencyTest, both_ways_agree_on_a_cached_and_a_dropped_file) {
   if (left != 0) GTEST_SKIP() << "the filesystem of " << directory.path() << " keeps its pages";
   EXPECT_EQ(file.resident_bytes(whole), 0u);
   EXPECT_EQ(resident_bytes_by_sample(file.fd(), whole), 0);
+}
+
+TEST(ResidencyTest, a_user_who_does_not_own_a_cold_file_is_not_told_that_it_is_cached) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can become another user";
+  const TempDir directory;
+  testing::write_file(directory / "file", testing::random_bytes(8 << 20));
+  ASSERT_EQ(::chmod(directory.path().c_str(), 0755), 0);
+  ASSERT_EQ(::chmod((directory / "file").c_str(), 0644), 0);
+  const File file = File::open(directory / "file");
+  const ByteRange whole{0, 8 << 20};
+  ASSERT_EQ(::fsync(file.fd()), 0);
+  ASSERT_EQ(::posix_fadvise(file.fd(), 0, 0, POSIX_FADV_DONTNEED), 0);
+  if (file.resident_bytes(whole) != 0) GTEST_SKIP() << "the filesystem of " << directory.path() << " keeps its pages";
+  const pid_t child = ::fork();
+  if (child == 0) {
+    if (::setresuid(65534, 65534, 65534) != 0) ::_exit(2);
+    // Asking must not make the answer wrong the next time.
+    for (int i = 0; i < 10; ++i) {
+      if (resident_bytes(file.fd(), whole) > whole.size() / 2) ::_exit(1);
+    }
+    ::_exit(0);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(WEXITSTATUS(status), 0);
 }
 
 TEST(ResidencyTest, fresh_memory_is_told_from_used_memory) {

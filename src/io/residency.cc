@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <random>
 #include <vector>
 
 #include "base/page.h"
@@ -21,6 +22,7 @@ constexpr long kCachestatNumber = 451;  // the same on every architecture
 constexpr std::uint32_t kOverlayfs = 0x794C7630;
 constexpr std::uint64_t kMincoreWindow = 1 * kGiB;
 constexpr std::size_t kSampledPages = 64;
+constexpr std::uint64_t kPagesPerSample = 128;
 
 struct CachestatRange {
   std::uint64_t offset;
@@ -84,11 +86,14 @@ std::int64_t resident_bytes_by_mincore(int fd, ByteRange range) {
 std::int64_t resident_bytes_by_sample(int fd, ByteRange range) {
   if (range.size() == 0) return 0;
   const std::uint64_t pages = (range.size() + page_size() - 1) / page_size();
-  const std::uint64_t samples = std::min<std::uint64_t>(pages, kSampledPages);
+  const std::uint64_t samples = std::min(pages, std::clamp<std::uint64_t>(pages / kPagesPerSample, 4, kSampledPages));
+  // A page that is asked for may be there the next time, so each time others are asked for.
+  thread_local std::minstd_rand random{std::random_device{}()};
   std::uint64_t resident = 0;
   for (std::uint64_t i = 0; i < samples; ++i) {
-    // The last one is the range's last byte.
-    const std::uint64_t offset = i + 1 == samples ? range.end - 1 : range.begin + pages * i / samples * page_size();
+    const std::uint64_t first = pages * i / samples;
+    const std::uint64_t count = pages * (i + 1) / samples - first;
+    const std::uint64_t offset = std::min(range.begin + (first + random() % count) * page_size(), range.end - 1);
     char byte = 0;
     const iovec buffer{&byte, 1};
     resident += ::preadv2(fd, &buffer, 1, static_cast<off_t>(offset), RWF_NOWAIT) == 1;
