@@ -66,8 +66,12 @@ def run(command: list[str | Path], log: Path | None = None, environment: dict[st
     return done.returncode == 0
 
 
-def short(text: str | None, lines: int) -> str:
-    return "\n".join("    " + line for line in (text or "").strip().splitlines()[-lines:])
+def short(text: str | None, first: int = 20, last: int = 3) -> str:
+    """The beginning and the end of what a test printed."""
+    lines = (text or "").strip().splitlines()
+    if len(lines) > first + last:
+        lines = [*lines[:first], "...", *lines[-last:]]
+    return "\n".join("    " + line[:200] for line in lines)
 
 
 def skip_reason(case: ElementTree.Element, skipped: ElementTree.Element) -> str:
@@ -89,7 +93,7 @@ def read_report(report: Path, show_details: bool) -> Counts:
         if broken is not None:
             counts.failed += 1
             if show_details:
-                print(f"  FAILED {name}\n{short(case.findtext('system-out') or broken.get('message'), 40)}")
+                print(f"  FAILED {name}\n{short(case.findtext('system-out') or broken.get('message'))}")
         elif skipped is not None or case.get("status") in ("notrun", "disabled"):
             counts.skipped += 1
             if show_details:

@@ -8,6 +8,18 @@
 
 namespace penstock {
 
+namespace {
+
+// For what the kernel may still write to after an engine broke down.
+void keep_for_ever(std::shared_ptr<void> thing) {
+  static std::mutex mutex;
+  static auto& things = *new std::vector<std::shared_ptr<void>>();  // outlives every thread
+  const std::lock_guard lock(mutex);
+  things.push_back(std::move(thing));
+}
+
+}  // namespace
+
 // A place for one job in flight.
 struct Crew::Slot {
   std::byte* staging = nullptr;
@@ -85,12 +97,13 @@ class Crew::Worker {
   void break_down(const std::exception_ptr& error) noexcept {
     for (std::size_t index = 0; index < slots_.size(); ++index) {
       if (slots_[index].job == nullptr) continue;
-      slots_[index].job.release()->over(error);
+      slots_[index].job->over(error);
+      keep_for_ever(std::move(slots_[index].job));
       free_.push_back(index);
     }
-    static_cast<void>(new std::shared_ptr<Arena>(std::move(staging_)));
-    static_cast<void>(queue_.release());
-    static_cast<void>(engine_.release());
+    keep_for_ever(std::move(staging_));
+    keep_for_ever(std::move(queue_));
+    keep_for_ever(std::move(engine_));
   }
 
   // Makes the engine and the staging blocks when the first job needs them, on the thread that will use them.
