@@ -200,6 +200,7 @@ def main() -> int:
     unknown = [name for name in chosen if name not in STAGES]
     if unknown:
         parser.error(f"there is no stage {', '.join(unknown)}; there are {', '.join(STAGES)}")
+    sys.stdout.reconfigure(line_buffering=True)  # what the runners print must not overtake it
     shutil.rmtree(REPORTS, ignore_errors=True)
     REPORTS.mkdir(parents=True)
     LOGS.mkdir(parents=True, exist_ok=True)

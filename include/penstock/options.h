@@ -14,7 +14,7 @@
 
 namespace penstock {
 
-// Given to a progress callback, on the thread that called load or commit, about twenty times a second and once at the end.
+// Given to a progress callback, on the thread that called load or commit, about thirty times a second and once at the end.
 struct Progress {
   std::uint64_t bytes_done = 0;
   std::uint64_t bytes_total = 0;

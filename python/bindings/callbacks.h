@@ -1,6 +1,6 @@
 // Callbacks: Python in the middle of a long piece of work that runs without the GIL.
 //
-// The engine asks its progress function about twenty times a second, on the thread that waits for the work. That is
+// The engine asks its progress function about thirty times a second, on the thread that waits for the work. That is
 // where a pending Ctrl-C is noticed and where the caller's progress callable is run. What either raises stops the work
 // and is raised again when it has ended: a KeyboardInterrupt arrives as such.
 #pragma once

@@ -6,7 +6,7 @@
 namespace penstock {
 namespace {
 
-constexpr double kProgressSeconds = 0.05;
+constexpr double kProgressSeconds = 0.03;
 
 ByteRange hull(std::span<const Segment> segments) {
   return segments.empty() ? ByteRange{} : ByteRange{segments.front().offset, segments.back().end()};
