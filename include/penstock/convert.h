@@ -18,18 +18,19 @@ struct ConvertOptions {
   std::function<bool(const TensorInfo&)> select;  // nothing: every tensor
   std::optional<DType> dtype;                     // for floating tensors
   bool keep_metadata = true;
-  bool overwrite = false;                         // replace an existing target
-  SaveOptions save;                               // format, sharding, checksums, durability; its metadata is added
+  bool overwrite = false;  // replace an existing target
+  SaveOptions save;        // format, sharding, checksums, durability; its metadata is added
 };
 
-// Copies `source` (as Reader takes it) to `target` in a stream, whatever the size, in bounded memory. The source is never
-// changed: a target that is one of its files is refused.
-Stats convert(const std::filesystem::path& source, const std::filesystem::path& target, const ConvertOptions& options = {});
+// Copies `source` (as Reader takes it) to `target` in a stream, whatever the size, in bounded memory. The source is
+// never changed: a target that is one of its files is refused.
+Stats convert(const std::filesystem::path& source, const std::filesystem::path& target,
+              const ConvertOptions& options = {});
 
 struct VerifyOptions {
-  bool finite = false;      // also look for NaN and infinities in floating tensors
-  bool checksums = true;    // check those that the file carries
-  bool compute = false;     // compute a CRC-32C of every tensor for the report, also where the file carries none
+  bool finite = false;    // also look for NaN and infinities in floating tensors
+  bool checksums = true;  // check those that the file carries
+  bool compute = false;   // compute a CRC-32C of every tensor for the report, also where the file carries none
   IoOptions io;
   ProgressFunction progress;
 };
@@ -44,7 +45,7 @@ struct VerifiedTensor {
 
 struct VerifyReport {
   bool ok = true;
-  std::uint64_t bytes = 0;             // of tensor data in the files
+  std::uint64_t bytes = 0;  // of tensor data in the files
   std::uint64_t bytes_read = 0;
   bool had_checksums = false;
   std::vector<VerifiedTensor> tensors;  // in the reader's order

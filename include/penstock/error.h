@@ -1,8 +1,9 @@
 // penstock::Error: the one exception type of the public API.
 //
-// Every failure that a caller can meet arrives as an Error whose message is one line and names the file, the place in it,
-// what was found and what was expected. `kind()` is for programs: Python maps each kind to a subclass that also inherits
-// the natural builtin (FileNotFoundError, ValueError, OSError ...), the native command maps it to an exit code.
+// Every failure that a caller can meet arrives as an Error whose message is one line and names the file, the place in
+// it, what was found and what was expected. `kind()` is for programs: Python maps each kind to a subclass that also
+// inherits the natural builtin (FileNotFoundError, ValueError, OSError ...), the native command maps it to an exit
+// code.
 #pragma once
 
 #include <stdexcept>
@@ -11,17 +12,17 @@
 namespace penstock {
 
 enum class ErrorKind {
-  kNotFound,      // a file, shard or tensor that does not exist
-  kPermission,    // the system refuses access
-  kIsDirectory,   // a directory where a file was expected
-  kIo,            // the system failed a read, write, sync or rename
-  kNoSpace,       // the filesystem or quota is full
-  kFormat,        // the bytes of a file break the rules of its format
-  kArgument,      // the caller asked for something that makes no sense
-  kChanged,       // a file changed or shrank while it was read
-  kCancelled,     // the progress callback asked to stop
-  kMemory,        // the memory for a load could not be had
-  kUnsupported,   // valid, but not something this build or system can do
+  kNotFound,     // a file, shard or tensor that does not exist
+  kPermission,   // the system refuses access
+  kIsDirectory,  // a directory where a file was expected
+  kIo,           // the system failed a read, write, sync or rename
+  kNoSpace,      // the filesystem or quota is full
+  kFormat,       // the bytes of a file break the rules of its format
+  kArgument,     // the caller asked for something that makes no sense
+  kChanged,      // a file changed or shrank while it was read
+  kCancelled,    // the progress callback asked to stop
+  kMemory,       // the memory for a load could not be had
+  kUnsupported,  // valid, but not something this build or system can do
 };
 
 class Error : public std::runtime_error {

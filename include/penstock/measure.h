@@ -12,11 +12,12 @@ namespace penstock {
 struct Throughput {
   std::uint64_t bytes = 0;
   double seconds = 0;
-  std::string method;      // "direct", "uncached", "buffered"
-  std::string backend;     // "uring", "threads"
+  std::string method;   // "direct", "uncached", "buffered"
+  std::string backend;  // "uring", "threads"
 };
 
-// Reads `path` (at most `max_bytes` of it) directly into recycled memory and throws the bytes away: the ceiling of a load.
+// Reads `path` (at most `max_bytes` of it) directly into recycled memory and throws the bytes away: the ceiling of a
+// load.
 Throughput measure_read(const std::filesystem::path& path, const IoOptions& io, std::uint64_t max_bytes);
 
 // Writes a temporary file of `nbytes` in `directory` durably, and removes it: the ceiling of a save.

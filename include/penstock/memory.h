@@ -1,8 +1,8 @@
 // MemoryPool: the host memory that loads land in.
 //
 // Faulting in fresh memory costs about as much as reading the drive does, so memory that the last tensor lets go of is
-// kept by its pool and handed out again, up to a bound. What is kept is marked as free to the kernel (MADV_FREE): it comes
-// back at once when it is wanted and is taken silently when memory runs short.
+// kept by its pool and handed out again, up to a bound. What is kept is marked as free to the kernel (MADV_FREE): it
+// comes back at once when it is wanted and is taken silently when memory runs short.
 //
 // A pool may be shared by any number of readers and threads. Memory outlives the pool where tensors still point to it.
 #pragma once
@@ -14,8 +14,8 @@
 namespace penstock {
 
 struct MemoryPoolOptions {
-  // How much released memory to keep for the next load. The default is a quarter of the memory that this process may use
-  // (its cgroup's limit counts), and at most 4 GiB.
+  // How much released memory to keep for the next load. The default is a quarter of the memory that this process may
+  // use (its cgroup's limit counts), and at most 4 GiB.
   std::uint64_t max_kept_bytes = kDefault;
   // Ask for transparent huge pages. Off by default: in virtual machines they were measured to lose.
   bool huge_pages = false;

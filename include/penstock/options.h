@@ -14,7 +14,8 @@
 
 namespace penstock {
 
-// Given to a progress callback, on the thread that called load or commit, about thirty times a second and once at the end.
+// Given to a progress callback, on the thread that called load or commit, about thirty times a second and once at the
+// end.
 struct Progress {
   std::uint64_t bytes_done = 0;
   std::uint64_t bytes_total = 0;
@@ -31,22 +32,23 @@ enum class Backend { kAuto, kUring, kThreads };
 // PENSTOCK_QUEUE_DEPTH, PENSTOCK_THREADS. `penstock tune` prints values that suit a drive.
 struct IoOptions {
   Backend backend = Backend::kAuto;
-  std::size_t block_size = 0;   // bytes per request
-  unsigned queue_depth = 0;     // requests in flight, over all threads
-  unsigned threads = 0;         // threads that copy
+  std::size_t block_size = 0;  // bytes per request
+  unsigned queue_depth = 0;    // requests in flight, over all threads
+  unsigned threads = 0;        // threads that copy
 };
 
 // Which bytes come from where.
-//   kAuto      what the page cache holds is mapped (when all of it is there, on a local filesystem) or copied; the rest is
+//   kAuto      what the page cache holds is mapped (when all of it is there, on a local filesystem) or copied; the rest
+//   is
 //              read directly and leaves no page cache behind
 //   kDirect    everything is read past the page cache
 //   kBuffered  everything is read through the page cache
 //   kMap       the file is mapped privately; bytes are read when they are touched
 enum class CachePolicy { kAuto, kDirect, kBuffered, kMap };
 
-// How direct reads land: straight in their final place, or in a small ring of hot blocks that threads copy out of. For saves the
-// same in the other direction. kAuto asks the environment (PENSTOCK_LANDING: in_place, staged) and then decides by the drive and by
-// whether the memory was touched before.
+// How direct reads land: straight in their final place, or in a small ring of hot blocks that threads copy out of. For
+// saves the same in the other direction. kAuto asks the environment (PENSTOCK_LANDING: in_place, staged) and then
+// decides by the drive and by whether the memory was touched before.
 enum class Landing { kAuto, kInPlace, kStaged };
 
 struct LoadOptions {
@@ -59,8 +61,8 @@ struct LoadOptions {
   CachePolicy cache = CachePolicy::kAuto;
   Landing landing = Landing::kAuto;
   IoOptions io;
-  std::shared_ptr<MemoryPool> pool;             // nothing: MemoryPool::process_default()
-  std::uint64_t max_buffer = 256 * 1024 * 1024; // stream(): how far loading may run ahead of its consumer, in bytes
+  std::shared_ptr<MemoryPool> pool;              // nothing: MemoryPool::process_default()
+  std::uint64_t max_buffer = 256 * 1024 * 1024;  // stream(): how far loading may run ahead of its consumer, in bytes
 
   ProgressFunction progress;
 };
@@ -77,7 +79,7 @@ enum class SharedTensors { kRefuse, kDeduplicate, kDuplicate };
 
 struct SaveOptions {
   // What is written.
-  std::string format;                // "safetensors"; empty: by the suffix of the path
+  std::string format;  // "safetensors"; empty: by the suffix of the path
   Metadata metadata;
   std::uint64_t max_shard_size = 0;  // 0: one file; else shards of at most this many bytes, and an index
   bool checksums = false;            // store a CRC-32C of every tensor in the metadata ("penstock.crc32c")
@@ -96,25 +98,25 @@ struct SaveOptions {
 
 // What a load or save did.
 struct Stats {
-  std::uint64_t bytes = 0;           // payload moved or mapped
-  std::uint64_t bytes_direct = 0;    // moved past the page cache
-  std::uint64_t bytes_buffered = 0;  // copied from or into the page cache
-  std::uint64_t bytes_mapped = 0;    // mapped, not copied
-  std::uint64_t bytes_copied = 0;    // of the direct ones, those that passed through a staging block
-  std::uint64_t bytes_on_device = 0; // bytes that the requests covered, alignment and gaps included
+  std::uint64_t bytes = 0;            // payload moved or mapped
+  std::uint64_t bytes_direct = 0;     // moved past the page cache
+  std::uint64_t bytes_buffered = 0;   // copied from or into the page cache
+  std::uint64_t bytes_mapped = 0;     // mapped, not copied
+  std::uint64_t bytes_copied = 0;     // of the direct ones, those that passed through a staging block
+  std::uint64_t bytes_on_device = 0;  // bytes that the requests covered, alignment and gaps included
   std::uint64_t requests = 0;
-  std::uint64_t resumed = 0;         // requests that came back short or interrupted and were continued
+  std::uint64_t resumed = 0;  // requests that came back short or interrupted and were continued
   std::uint64_t tensors = 0;
-  std::uint64_t tensors_moved = 0;   // misaligned in the file, moved to an aligned place
+  std::uint64_t tensors_moved = 0;  // misaligned in the file, moved to an aligned place
   double seconds = 0;
-  double sync_seconds = 0;           // of these, waiting for fsync (saves)
-  std::string path;                  // "mapped", "direct", "buffered", "uncached" or "mixed" (more than 1% each)
-  std::string landing;               // "in place", "staged", "copied", "mapped" (loads); "straight", "staged", "mixed" (saves)
-  std::string backend;               // "uring", "threads" or "inline"
+  double sync_seconds = 0;  // of these, waiting for fsync (saves)
+  std::string path;         // "mapped", "direct", "buffered", "uncached" or "mixed" (more than 1% each)
+  std::string landing;      // "in place", "staged", "copied", "mapped" (loads); "straight", "staged", "mixed" (saves)
+  std::string backend;      // "uring", "threads" or "inline"
   std::size_t block_size = 0;
   unsigned queue_depth = 0;
   unsigned threads = 0;
-  std::string reason;                // one sentence: why this path was chosen
+  std::string reason;  // one sentence: why this path was chosen
 };
 
 }  // namespace penstock

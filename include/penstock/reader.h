@@ -1,8 +1,8 @@
 // Reader: opens a checkpoint, tells what is in it, and loads it.
 //
 // A checkpoint is one file, several files, a directory of shards, or a `*.index.json`. Opening reads and checks the
-// headers and no data. The format is detected from the bytes, never from the suffix. A Reader is immutable: it may be used from several
-// threads at once, and the tensors it gave out stay valid after it is gone.
+// headers and no data. The format is detected from the bytes, never from the suffix. A Reader is immutable: it may be
+// used from several threads at once, and the tensors it gave out stay valid after it is gone.
 #pragma once
 
 #include <cstdint>
@@ -35,8 +35,8 @@ struct LoadResult {
 // Memory of the caller's that a tensor is to be read into.
 struct Target {
   std::string name;
-  std::span<std::byte> bytes;      // exactly as long as the tensor, in its target dtype
-  std::optional<DType> dtype;      // convert to this; nothing: as stored
+  std::span<std::byte> bytes;  // exactly as long as the tensor, in its target dtype
+  std::optional<DType> dtype;  // convert to this; nothing: as stored
 };
 
 // A half-open range of one dimension.
@@ -45,10 +45,10 @@ struct Slice {
   std::int64_t end = 0;
 };
 
-// Yields tensors in the order their bytes lie in the files, as soon as they have landed, while later ones are being read.
-// At most LoadOptions::max_buffer bytes (but always one tensor) are read ahead; a tensor's memory is free again as soon
-// as it and its neighbours of the same small batch are dropped. Move-only; one consumer at a time.
-// Destroying it stops the reads that are under way.
+// Yields tensors in the order their bytes lie in the files, as soon as they have landed, while later ones are being
+// read. At most LoadOptions::max_buffer bytes (but always one tensor) are read ahead; a tensor's memory is free again
+// as soon as it and its neighbours of the same small batch are dropped. Move-only; one consumer at a time. Destroying
+// it stops the reads that are under way.
 class TensorStream {
  public:
   struct State;  // the library's own
@@ -102,8 +102,8 @@ class Reader {
 
   TensorStream stream(const LoadOptions& options = {}) const;
 
-  // Reads one tensor's part: `slices` has one entry per leading dimension (missing ones are whole). Only the bytes of the
-  // slice are read, near ones together. Its shape is the slices' lengths.
+  // Reads one tensor's part: `slices` has one entry per leading dimension (missing ones are whole). Only the bytes of
+  // the slice are read, near ones together. Its shape is the slices' lengths.
   Tensor load_slice(std::string_view name, std::span<const Slice> slices, const LoadOptions& options = {}) const;
 
   // How many of the tensors' bytes the page cache holds now.

@@ -1,13 +1,13 @@
 // Writer: saves tensors as one file (or shards), atomically and durably.
 //
-// add() borrows the memory: it must stay valid and unchanged until commit() returns. commit() writes a temporary file in
-// the target's directory, syncs it, renames it over the target and syncs the directory. Whatever goes wrong, the target is
-// either the old file or the complete new one, and no temporary is left. A symbolic link at the target is replaced, not
-// followed; the new file has the mode of the one it replaces, or 0666 less the umask.
+// add() borrows the memory: it must stay valid and unchanged until commit() returns. commit() writes a temporary file
+// in the target's directory, syncs it, renames it over the target and syncs the directory. Whatever goes wrong, the
+// target is either the old file or the complete new one, and no temporary is left. A symbolic link at the target is
+// replaced, not followed; the new file has the mode of the one it replaces, or 0666 less the umask.
 //
-// With SaveOptions::max_shard_size the shards and then their index appear one by one: a power cut between two of them, over an
-// older checkpoint of as many shards, can leave a mixture. A single file takes the place of a sharded checkpoint of its name: that
-// one's index is removed, its shards are left.
+// With SaveOptions::max_shard_size the shards and then their index appear one by one: a power cut between two of them,
+// over an older checkpoint of as many shards, can leave a mixture. A single file takes the place of a sharded
+// checkpoint of its name: that one's index is removed, its shards are left.
 //
 // A Writer is used from one thread, and once.
 #pragma once
@@ -25,8 +25,9 @@
 
 namespace penstock {
 
-// Produces bytes of a tensor while it is written: fills `bytes` with what lies at `offset` of its row-major form. Called from
-// several threads at once, for disjoint ranges that start and end on whole elements, in no fixed order. May throw.
+// Produces bytes of a tensor while it is written: fills `bytes` with what lies at `offset` of its row-major form.
+// Called from several threads at once, for disjoint ranges that start and end on whole elements, in no fixed order. May
+// throw.
 using FillFunction = std::function<void(std::uint64_t offset, std::span<std::byte> bytes)>;
 
 class Writer {

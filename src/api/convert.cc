@@ -59,7 +59,8 @@ void check_target(const Reader& reader, const fs::path& target, bool overwrite) 
     throw_argument("{}: is a file of the source; a conversion never replaces what it reads", target.native());
   }
   if (!overwrite && fs::exists(fs::symlink_status(target, ignored))) {
-    throw Error(ErrorKind::kArgument, fmt::format("{}: exists already; ask for it to be replaced", target.native()), EEXIST);
+    throw Error(ErrorKind::kArgument, fmt::format("{}: exists already; ask for it to be replaced", target.native()),
+                EEXIST);
   }
 }
 
@@ -68,7 +69,8 @@ FillFunction make_fill(std::shared_ptr<const RangeReader> reader, const TensorIn
   const DType from = tensor.dtype;
   if (dtype == from) {
     return [reader, base](std::uint64_t offset, std::span<std::byte> bytes) {
-      reader->read(base + offset, bytes.size(), [&](const std::byte* data) { std::memcpy(bytes.data(), data, bytes.size()); });
+      reader->read(base + offset, bytes.size(),
+                   [&](const std::byte* data) { std::memcpy(bytes.data(), data, bytes.size()); });
     };
   }
   const std::uint64_t from_width = dtype_bits(from) / 8;

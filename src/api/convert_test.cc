@@ -72,7 +72,8 @@ TEST_F(ConvertTest, shards_and_joins_again) {
   EXPECT_EQ(Reader(directory_ / "out").files().size(), 2u);
   convert(directory_ / "out", directory_ / "joined.safetensors");
   convert(source_, directory_ / "copy.safetensors");
-  EXPECT_TRUE(testing::read_file(directory_ / "joined.safetensors") == testing::read_file(directory_ / "copy.safetensors"));
+  EXPECT_TRUE(testing::read_file(directory_ / "joined.safetensors") ==
+              testing::read_file(directory_ / "copy.safetensors"));
 }
 
 TEST_F(ConvertTest, never_replaces_its_source_nor_anything_unasked) {
@@ -130,11 +131,13 @@ TEST_F(ConvertTest, verification_finds_what_is_not_finite) {
 
 TEST_F(ConvertTest, verification_sees_elements_that_no_block_boundary_respects) {
   // Data at an odd offset, with a NaN across every boundary of 2 MiB.
-  std::string header = R"({"b":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"f":{"dtype":"F32","shape":[2000000],"data_offsets":[1,8000001]}})";
+  std::string header =
+      R"({"b":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"f":{"dtype":"F32","shape":[2000000],"data_offsets":[1,8000001]}})";
   while (header.size() % 8 != 0) header += ' ';
   const std::uint64_t first = 8 + header.size() + 1;
   std::vector<float> data(2'000'000, 1.0f);
-  for (std::uint64_t cut = 2 * kMiB; cut < 8'000'000; cut += 2 * kMiB) data[(cut - first) / 4] = std::numeric_limits<float>::quiet_NaN();
+  for (std::uint64_t cut = 2 * kMiB; cut < 8'000'000; cut += 2 * kMiB)
+    data[(cut - first) / 4] = std::numeric_limits<float>::quiet_NaN();
   std::vector<std::byte> bytes(8'000'001);
   std::memcpy(bytes.data() + 1, data.data(), 8'000'000);
   testing::write_safetensors(directory_ / "odd.safetensors", header, bytes);

@@ -23,15 +23,15 @@ Destination resolve(const Reader::State& state, const Target& target) {
   const TensorInfo& tensor = state.tensors[state.require(target.name)];
   const DType dtype = target.dtype.value_or(tensor.dtype);
   if (dtype != tensor.dtype && !dtype_can_cast(tensor.dtype, dtype)) {
-    throw Error(ErrorKind::kUnsupported, fmt::format("{}: tensor {}: {} can't be converted to {}",
-                                                     state.files[tensor.file]->path(), in_quotes(tensor.name),
-                                                     dtype_name(tensor.dtype), dtype_name(dtype)));
+    throw Error(ErrorKind::kUnsupported,
+                fmt::format("{}: tensor {}: {} can't be converted to {}", state.files[tensor.file]->path(),
+                            in_quotes(tensor.name), dtype_name(tensor.dtype), dtype_name(dtype)));
   }
   const std::uint64_t expected = converted_nbytes(tensor, dtype);
   if (target.bytes.size() != expected) {
-    throw Error(ErrorKind::kArgument, fmt::format("{}: tensor {} has {} bytes as {}, its target has {}",
-                                                  state.files[tensor.file]->path(), in_quotes(tensor.name), expected,
-                                                  dtype_name(dtype), target.bytes.size()));
+    throw Error(ErrorKind::kArgument,
+                fmt::format("{}: tensor {} has {} bytes as {}, its target has {}", state.files[tensor.file]->path(),
+                            in_quotes(tensor.name), expected, dtype_name(dtype), target.bytes.size()));
   }
   return {&tensor, reinterpret_cast<std::uintptr_t>(target.bytes.data()), dtype};
 }
@@ -48,7 +48,8 @@ std::vector<FileWants> wants_by_file(const Reader::State& state, const std::vect
     const TensorInfo& tensor = *destination.tensor;
     if (wants.empty() || wants.back().file != state.files[tensor.file]) wants.push_back({state.files[tensor.file], {}});
     const auto owner = static_cast<std::uint32_t>(&tensor - state.tensors.data());
-    wants.back().segments.push_back({tensor.offset, tensor.nbytes, destination.address, owner, tensor.dtype, destination.dtype});
+    wants.back().segments.push_back(
+        {tensor.offset, tensor.nbytes, destination.address, owner, tensor.dtype, destination.dtype});
   }
   return wants;
 }
@@ -60,7 +61,8 @@ Stats read_wants(const Reader::State& state, const std::vector<FileWants>& wants
   const Stopwatch watch;
   Stats stats;
   const Settings settings = decide_settings(options.io, nbytes);
-  const LandingChoice landing = wants.empty() ? LandingChoice{} : choose_landing(options.landing, hot, *wants.front().file, nbytes);
+  const LandingChoice landing =
+      wants.empty() ? LandingChoice{} : choose_landing(options.landing, hot, *wants.front().file, nbytes);
   const CachePolicy cache = options.cache == CachePolicy::kMap ? CachePolicy::kBuffered : options.cache;
   auto batch = std::make_shared<ReadBatch>();
   batch->populate = !hot;

@@ -55,7 +55,11 @@ Landed take_memory(const FileSelection& selection, std::optional<DType> dtype, H
 }
 
 Tensor make_tensor(const TensorInfo& info, const Placed& placed, const std::shared_ptr<Arena>& arena) {
-  return {info.name, placed.dtype, info.shape, {arena->data() + placed.address, static_cast<std::size_t>(placed.nbytes)}, arena};
+  return {info.name,
+          placed.dtype,
+          info.shape,
+          {arena->data() + placed.address, static_cast<std::size_t>(placed.nbytes)},
+          arena};
 }
 
 LandingChoice choose_landing(Landing asked, bool memory_is_hot, const File& file, std::uint64_t nbytes) {
@@ -71,7 +75,8 @@ LandingChoice choose_landing(Landing asked, bool memory_is_hot, const File& file
   if (!memory_is_hot) {
     return {false, "the destination is fresh memory, so threads copy bytes there and take its page faults in parallel"};
   }
-  if (on_virtual_drive(file.fd())) return {false, "the drive is a virtual one, which reads faster into a few large pages"};
+  if (on_virtual_drive(file.fd()))
+    return {false, "the drive is a virtual one, which reads faster into a few large pages"};
   return {true, "the destination is memory that was used before, so bytes land in place"};
 }
 
@@ -96,9 +101,9 @@ LoadResult load_selection(const Reader::State& state, const Selection& selection
     landed.push_back(take_memory(file, options.dtype, *pool));
     hot = hot && landed.back().arena->reused;
   }
-  const LandingChoice landing = selection.files.empty()
-                                    ? LandingChoice{}
-                                    : choose_landing(options.landing, hot, *selection.files.front().file, selection.nbytes);
+  const LandingChoice landing =
+      selection.files.empty() ? LandingChoice{}
+                              : choose_landing(options.landing, hot, *selection.files.front().file, selection.nbytes);
 
   LoadResult result;
   auto batch = std::make_shared<ReadBatch>();
@@ -139,7 +144,8 @@ LoadResult load_selection(const Reader::State& state, const Selection& selection
   result.tensors.reserve(selection.count);
   for (std::size_t i = 0; i < landed.size(); ++i) {
     for (std::size_t k = 0; k < selection.files[i].tensors.size(); ++k) {
-      result.tensors.push_back(make_tensor(*selection.files[i].tensors[k], landed[i].placement.tensors[k], landed[i].arena));
+      result.tensors.push_back(
+          make_tensor(*selection.files[i].tensors[k], landed[i].placement.tensors[k], landed[i].arena));
     }
   }
   result.stats.bytes = selection.nbytes;

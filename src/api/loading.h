@@ -59,8 +59,8 @@ struct LandingChoice {
 };
 LandingChoice choose_landing(Landing asked, bool memory_is_hot, const File& file, std::uint64_t nbytes);
 
-// Reads `wants` (`nbytes` in all) into the memory their segments name, and says how in the statistics. `hot`: that memory was
-// touched before. With `verify`, segments are whole tensors and their checksums are checked.
+// Reads `wants` (`nbytes` in all) into the memory their segments name, and says how in the statistics. `hot`: that
+// memory was touched before. With `verify`, segments are whole tensors and their checksums are checked.
 Stats read_wants(const Reader::State& state, const std::vector<FileWants>& wants, std::uint64_t nbytes, bool hot,
                  const LoadOptions& options, bool verify);
 

@@ -24,8 +24,10 @@ std::shared_ptr<MappedRange> map_range(const File& file, ByteRange range) {
   auto mapped = std::make_shared<MappedRange>();
   mapped->skew = range.begin - begin;
   if (range.size() == 0) return mapped;
-  void* data = ::mmap(nullptr, length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, file.fd(), static_cast<off_t>(begin));
-  if (data == MAP_FAILED) throw_errno(file.path(), fmt::format("cannot map {} bytes at offset {}", length, begin), errno);
+  void* data = ::mmap(nullptr, length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, file.fd(),
+                      static_cast<off_t>(begin));
+  if (data == MAP_FAILED)
+    throw_errno(file.path(), fmt::format("cannot map {} bytes at offset {}", length, begin), errno);
   mapped->mapping = Mapping(data, length);
   return mapped;
 }
@@ -38,7 +40,8 @@ bool is_misaligned(const TensorInfo* tensor) {
 void move_misaligned(const FileSelection& selected, std::span<Tensor> tensors, HostPool& pool, Stats& stats) {
   constexpr std::uint64_t kCacheLine = 64;
   std::uint64_t nbytes = 0;
-  for (const TensorInfo* tensor : selected.tensors) nbytes += is_misaligned(tensor) ? align_up(tensor->nbytes, kCacheLine) : 0;
+  for (const TensorInfo* tensor : selected.tensors)
+    nbytes += is_misaligned(tensor) ? align_up(tensor->nbytes, kCacheLine) : 0;
   if (nbytes == 0) return;
   const auto arena = pool.allocate(nbytes);
   std::byte* next = arena->data();
@@ -90,15 +93,17 @@ LoadResult map_selection(const Reader::State&, const Selection& selection, const
       result.tensors.push_back({tensor->name, tensor->dtype, tensor->shape, bytes, mapped});
     }
     result.stats.tensors += selected.tensors.size();
-    move_misaligned(selected, std::span(result.tensors).last(selected.tensors.size()), *host_pool(options.pool), result.stats);
+    move_misaligned(selected, std::span(result.tensors).last(selected.tensors.size()), *host_pool(options.pool),
+                    result.stats);
   }
   result.stats.bytes = selection.nbytes;
   result.stats.bytes_mapped = selection.nbytes - result.stats.bytes_buffered;
   result.stats.path = "mapped";
   result.stats.landing = "mapped";
   result.stats.backend = "inline";
-  result.stats.reason = options.cache == CachePolicy::kMap ? "a mapping was asked for"
-                                                           : "the page cache holds everything, so it is mapped and not copied";
+  result.stats.reason = options.cache == CachePolicy::kMap
+                            ? "a mapping was asked for"
+                            : "the page cache holds everything, so it is mapped and not copied";
   result.stats.seconds = watch.seconds();
   if (options.progress && !options.progress({selection.nbytes, selection.nbytes, result.stats.seconds})) {
     throw Error(ErrorKind::kCancelled, "cancelled");

@@ -26,7 +26,8 @@ Throughput measure_read(const std::filesystem::path& path, const IoOptions& io, 
   const Settings settings = decide_settings(io, nbytes);
   auto batch = std::make_shared<ReadBatch>();
   batch->discard = true;
-  batch->tasks.push_back(plan_file({file, {{0, nbytes, 0}}}, {CachePolicy::kDirect, false, false}, settings.block_size));
+  batch->tasks.push_back(
+      plan_file({file, {{0, nbytes, 0}}}, {CachePolicy::kDirect, false, false}, settings.block_size));
   const bool direct = static_cast<bool>(file->direct().fd);
   Crew crew(settings, host_pool(nullptr));
   const Stopwatch watch;
@@ -65,6 +66,8 @@ void drop_page_cache(const std::filesystem::path& path) {
   }
 }
 
-std::string available_backends() { return uring_is_available() ? "uring, threads" : "threads"; }
+std::string available_backends() {
+  return uring_is_available() ? "uring, threads" : "threads";
+}
 
 }  // namespace penstock

@@ -126,8 +126,10 @@ class Opener {
       const fs::path shard_path = path.parent_path() / index.files[shard];
       std::error_code ignored;
       if (!fs::exists(shard_path, ignored)) {
-        throw Error(ErrorKind::kNotFound, fmt::format("{}: the shard {} that it lists does not exist", path.native(),
-                                                      in_quotes(index.files[shard])), ENOENT);
+        throw Error(
+            ErrorKind::kNotFound,
+            fmt::format("{}: the shard {} that it lists does not exist", path.native(), in_quotes(index.files[shard])),
+            ENOENT);
       }
       // A tensor that the index gives to another shard is a stale copy; one that it does not list is kept.
       open_file(shard_path, [&](const std::string& name) {
@@ -144,7 +146,8 @@ class Opener {
     for (std::size_t i = first_tensor; i < state_.tensors.size(); ++i) found.insert(state_.tensors[i].name);
     for (const auto& [name, shard] : index.weight_map) {
       if (found.contains(name)) continue;
-      throw_format(path.native(), "lists tensor {} in {}, which does not have it", in_quotes(name), in_quotes(index.files[shard]));
+      throw_format(path.native(), "lists tensor {} in {}, which does not have it", in_quotes(name),
+                   in_quotes(index.files[shard]));
     }
   }
 
@@ -191,7 +194,8 @@ std::vector<std::optional<std::uint32_t>> Reader::State::expected_checksums() co
     const auto entry = infos[number].metadata.find(std::string(kChecksumKey));
     // The checksums count every tensor of the file.
     if (entry == infos[number].metadata.end() || partial[number]) continue;
-    const auto first = std::partition_point(tensors.begin(), tensors.end(), [&](const auto& t) { return t.file < number; });
+    const auto first =
+        std::partition_point(tensors.begin(), tensors.end(), [&](const auto& t) { return t.file < number; });
     const auto last = std::partition_point(first, tensors.end(), [&](const auto& t) { return t.file == number; });
     const auto count = static_cast<std::size_t>(last - first);
     const auto checksums = parse_checksums(entry->second, count);

@@ -43,7 +43,8 @@ Placement place_tensors(std::span<const TensorInfo* const> tensors, std::optiona
       const std::uint64_t size = converts ? nbytes : first.nbytes;
       cursor = align_up(cursor, kCacheLine);
       placement.tensors[i] = {cursor, size, dtype, !converts};
-      placement.segments.push_back({first.offset, first.nbytes, cursor, static_cast<std::uint32_t>(i), first.dtype, dtype});
+      placement.segments.push_back(
+          {first.offset, first.nbytes, cursor, static_cast<std::uint32_t>(i), first.dtype, dtype});
       cursor += size;
       ++i;
       continue;
@@ -59,7 +60,8 @@ Placement place_tensors(std::span<const TensorInfo* const> tensors, std::optiona
     for (; i < last; ++i) {
       const TensorInfo& tensor = *tensors[i];
       placement.tensors[i] = {cursor, tensor.nbytes, tensor.dtype, false};
-      placement.segments.push_back({tensor.offset, tensor.nbytes, cursor, static_cast<std::uint32_t>(i), tensor.dtype, tensor.dtype});
+      placement.segments.push_back(
+          {tensor.offset, tensor.nbytes, cursor, static_cast<std::uint32_t>(i), tensor.dtype, tensor.dtype});
       cursor += tensor.nbytes;
     }
   }

@@ -19,7 +19,7 @@ struct Placed {
   std::uint64_t address = 0;  // from the start of the arena
   std::uint64_t nbytes = 0;   // in memory, after a conversion
   DType dtype = DType::kU8;
-  bool moved = false;         // it was misaligned in the file
+  bool moved = false;  // it was misaligned in the file
 };
 
 struct Placement {
@@ -28,7 +28,8 @@ struct Placement {
   std::uint64_t arena_size = 0;
 };
 
-// The type that a tensor has after loading with LoadOptions::dtype. Throws Error(kUnsupported) when it can't be converted.
+// The type that a tensor has after loading with LoadOptions::dtype. Throws Error(kUnsupported) when it can't be
+// converted.
 DType loaded_dtype(const TensorInfo& tensor, std::optional<DType> wanted);
 
 // `tensors` by offset.

@@ -13,12 +13,22 @@ Reader::Reader(Reader&&) noexcept = default;
 Reader& Reader::operator=(Reader&&) noexcept = default;
 Reader::~Reader() = default;
 
-std::span<const TensorInfo> Reader::tensors() const noexcept { return state_->tensors; }
-const TensorInfo* Reader::find(std::string_view name) const noexcept { return state_->find(name); }
-std::span<const FileInfo> Reader::files() const noexcept { return state_->infos; }
-const Metadata& Reader::metadata() const noexcept { return state_->metadata; }
+std::span<const TensorInfo> Reader::tensors() const noexcept {
+  return state_->tensors;
+}
+const TensorInfo* Reader::find(std::string_view name) const noexcept {
+  return state_->find(name);
+}
+std::span<const FileInfo> Reader::files() const noexcept {
+  return state_->infos;
+}
+const Metadata& Reader::metadata() const noexcept {
+  return state_->metadata;
+}
 
-const Reader::State& ReaderAccess::state(const Reader& reader) { return *reader.state_; }
+const Reader::State& ReaderAccess::state(const Reader& reader) {
+  return *reader.state_;
+}
 
 LoadResult Reader::load(const LoadOptions& options) const {
   const Selection selection = select_tensors(*state_, options.select);

@@ -31,7 +31,8 @@ struct Model {
     model.tensors["middle"] = testing::random_bytes(700 * kKiB, 2);
     model.tensors["empty"] = {};
     model.tensors["scalar"] = testing::random_bytes(2, 3);
-    for (int i = 0; i < 100; ++i) model.tensors["small." + std::to_string(i)] = testing::random_bytes(2 * (i + 1), 4 + i);
+    for (int i = 0; i < 100; ++i)
+      model.tensors["small." + std::to_string(i)] = testing::random_bytes(2 * (i + 1), 4 + i);
     return model;
   }
 
@@ -76,7 +77,8 @@ class ReaderTest : public ::testing::Test {
 
 TEST_F(ReaderTest, every_policy_landing_and_backend_gives_the_same_bytes) {
   const Reader reader(path_);
-  for (const CachePolicy cache : {CachePolicy::kAuto, CachePolicy::kDirect, CachePolicy::kBuffered, CachePolicy::kMap}) {
+  for (const CachePolicy cache :
+       {CachePolicy::kAuto, CachePolicy::kDirect, CachePolicy::kBuffered, CachePolicy::kMap}) {
     for (const Landing landing : {Landing::kAuto, Landing::kInPlace, Landing::kStaged}) {
       for (const Backend backend : {Backend::kAuto, Backend::kThreads}) {
         for (const bool cold : {true, false}) {
@@ -96,12 +98,13 @@ TEST_F(ReaderTest, every_policy_landing_and_backend_gives_the_same_bytes) {
 TEST_F(ReaderTest, a_cold_load_is_direct_and_leaves_no_page_cache) {
   drop_page_cache(path_);
   const Reader reader(path_);
-  if (reader.resident_bytes() > 64 * kKiB) GTEST_SKIP() << "the filesystem of " << directory_.path() << " keeps its pages";
+  if (reader.resident_bytes() > 64 * kKiB)
+    GTEST_SKIP() << "the filesystem of " << directory_.path() << " keeps its pages";
   const LoadResult result = reader.load();
   model_.expect_equal(result.tensors);
   EXPECT_EQ(result.stats.path, "direct");
   EXPECT_LE(result.stats.bytes_buffered, 4 * kKiB);  // what shares a page with the header
-  EXPECT_LE(reader.resident_bytes(), 64 * kKiB);  // the header's
+  EXPECT_LE(reader.resident_bytes(), 64 * kKiB);     // the header's
 }
 
 TEST_F(ReaderTest, a_warm_load_is_mapped_writable_and_private) {
@@ -117,7 +120,8 @@ TEST_F(ReaderTest, a_warm_load_is_mapped_writable_and_private) {
 TEST_F(ReaderTest, a_half_resident_file_is_read_both_ways) {
   drop_page_cache(path_);
   const Reader reader(path_);
-  if (reader.resident_bytes() > 64 * kKiB) GTEST_SKIP() << "the filesystem of " << directory_.path() << " keeps its pages";
+  if (reader.resident_bytes() > 64 * kKiB)
+    GTEST_SKIP() << "the filesystem of " << directory_.path() << " keeps its pages";
   {
     std::ifstream file(path_, std::ios::binary);
     std::vector<char> first(3 * kMiB);
@@ -175,7 +179,8 @@ TEST_F(ReaderTest, a_selection_of_nothing_is_nothing) {
 TEST_F(ReaderTest, misaligned_tensors_are_moved_to_aligned_memory) {
   // A header of odd length, so that no tensor of F64 is aligned in the file.
   const auto data = testing::random_bytes(800'000 + 1);
-  std::string header = R"({"u":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"d":{"dtype":"F64","shape":[100000],"data_offsets":[1,800001]}})";
+  std::string header =
+      R"({"u":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"d":{"dtype":"F64","shape":[100000],"data_offsets":[1,800001]}})";
   while ((8 + header.size()) % 8 != 0) header += ' ';
   testing::write_safetensors(directory_ / "odd", header, data);
   for (const CachePolicy cache : {CachePolicy::kDirect, CachePolicy::kBuffered, CachePolicy::kMap}) {
@@ -217,7 +222,8 @@ TEST_F(ReaderTest, load_into_checks_everything_before_it_writes_anything) {
   const Target unknown[] = {{"big", big, {}}, {"nothing", wrong, {}}};
   EXPECT_THAT(error_of([&] { reader.load_into(unknown); }).what(), HasSubstr("has no tensor \"nothing\""));
   const Target wrong_size[] = {{"big", big, {}}, {"middle", wrong, {}}};
-  EXPECT_THAT(error_of([&] { reader.load_into(wrong_size); }).what(), HasSubstr("has 716800 bytes as BF16, its target has 10"));
+  EXPECT_THAT(error_of([&] { reader.load_into(wrong_size); }).what(),
+              HasSubstr("has 716800 bytes as BF16, its target has 10"));
   const Target twice[] = {{"big", big, {}}, {"big", big, {}}};
   EXPECT_THAT(error_of([&] { reader.load_into(twice); }).what(), HasSubstr("two targets"));
   EXPECT_EQ(big, std::vector<std::byte>(6 * kMiB));
@@ -239,7 +245,8 @@ TEST_F(ReaderTest, conversion_happens_on_the_way) {
       EXPECT_EQ(*tensor.data<std::int32_t>(), 7);
     } else {
       EXPECT_EQ(tensor.dtype, DType::kF64);
-      for (std::size_t i = 0; i < values.size(); ++i) EXPECT_EQ(tensor.data<double>()[i], static_cast<double>(values[i]));
+      for (std::size_t i = 0; i < values.size(); ++i)
+        EXPECT_EQ(tensor.data<double>()[i], static_cast<double>(values[i]));
     }
   }
 }
@@ -266,7 +273,8 @@ TEST_F(ReaderTest, slices_read_only_what_they_name) {
   const Slice empty[] = {{3, 3}};
   EXPECT_EQ(reader.load_slice("cube", empty).shape, (Shape{0, 50, 40}));
   const Slice outside[] = {{0, 61}};
-  EXPECT_THAT(error_of([&] { reader.load_slice("cube", outside); }).what(), HasSubstr("slice 0:61 of dimension 0 is not within 0:60"));
+  EXPECT_THAT(error_of([&] { reader.load_slice("cube", outside); }).what(),
+              HasSubstr("slice 0:61 of dimension 0 is not within 0:60"));
 }
 
 TEST_F(ReaderTest, a_stream_yields_everything_in_order_within_its_budget) {
@@ -302,7 +310,8 @@ TEST_F(ReaderTest, a_stream_may_be_dropped_half_way) {
 TEST_F(ReaderTest, a_file_that_shrinks_is_an_error) {
   const Reader reader(path_);
   ASSERT_EQ(::truncate(path_.c_str(), 4 * kMiB), 0);
-  for (const CachePolicy cache : {CachePolicy::kAuto, CachePolicy::kDirect, CachePolicy::kBuffered, CachePolicy::kMap}) {
+  for (const CachePolicy cache :
+       {CachePolicy::kAuto, CachePolicy::kDirect, CachePolicy::kBuffered, CachePolicy::kMap}) {
     LoadOptions options;
     options.cache = cache;
     EXPECT_EQ(error_of([&] { reader.load(options); }).kind(), ErrorKind::kChanged);
@@ -413,7 +422,8 @@ TEST_F(ReaderTest, checksums_are_checked_on_request) {
     file.seekp(static_cast<std::streamoff>(info.offset + 3 * kMiB));
     file.put('\x5a');
   }
-  EXPECT_THAT(error_of([&] { Reader(path).load(load); }).what(), HasSubstr("tensor \"big\" is corrupt: its CRC-32C is"));
+  EXPECT_THAT(error_of([&] { Reader(path).load(load); }).what(),
+              HasSubstr("tensor \"big\" is corrupt: its CRC-32C is"));
   EXPECT_THAT(error_of([&] {
                 TensorStream stream = Reader(path).stream(load);
                 while (stream.next()) continue;

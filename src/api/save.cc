@@ -38,7 +38,8 @@ void refuse_duplicate_names(const Writer::State& state, const ShardIndex& index)
   if (index.weight_map.size() == state.specs.size()) return;
   std::map<std::string_view, int> seen;
   for (const TensorSpec& spec : state.specs) {
-    if (++seen[spec.name] == 2) throw_argument("{}: tensor {} was added twice", state.path.native(), in_quotes(spec.name));
+    if (++seen[spec.name] == 2)
+      throw_argument("{}: tensor {} was added twice", state.path.native(), in_quotes(spec.name));
   }
 }
 
@@ -63,7 +64,8 @@ void publish_all(std::span<NewFile* const> files) {
 
 void remove_stale_index(const std::filesystem::path& path) {
   std::error_code ignored;
-  if (std::filesystem::is_regular_file(std::filesystem::symlink_status(path, ignored))) std::filesystem::remove(path, ignored);
+  if (std::filesystem::is_regular_file(std::filesystem::symlink_status(path, ignored)))
+    std::filesystem::remove(path, ignored);
 }
 
 std::string name_landing(const Stats& stats) {
@@ -94,7 +96,8 @@ Stats run_save(Writer::State& state, const SaveHooks& hooks) {
     total += saves.back()->nbytes();
   }
   std::optional<NewFile> index_file;
-  if (sharded) index_file.emplace(write_index(index_path, encode_shard_index(index, state.nbytes), state.options.durable));
+  if (sharded)
+    index_file.emplace(write_index(index_path, encode_shard_index(index, state.nbytes), state.options.durable));
 
   const Settings settings = decide_settings(state.options.io, total);
   Stats stats;

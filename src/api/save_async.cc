@@ -146,7 +146,9 @@ Stats SaveJob::wait() {
   return state_->stats;
 }
 
-bool SaveJob::wait_for(double seconds) { return state_->wait_until(state_->over, seconds); }
+bool SaveJob::wait_for(double seconds) {
+  return state_->wait_until(state_->over, seconds);
+}
 
 bool SaveJob::done() const noexcept {
   const std::lock_guard lock(state_->mutex);
@@ -158,7 +160,9 @@ Progress SaveJob::progress() const noexcept {
   return {state_->bytes_done, state_->bytes_total, std::chrono::duration<double>(elapsed).count()};
 }
 
-void SaveJob::cancel() noexcept { state_->cancelled = true; }
+void SaveJob::cancel() noexcept {
+  state_->cancelled = true;
+}
 
 SaveJob save_async(Writer writer, SaveAsyncOptions options) {
   auto state = std::make_shared<SaveJob::State>(std::move(writer), std::move(options));

@@ -19,23 +19,27 @@
 namespace penstock {
 namespace {
 
-// Where the data should start so that as many bytes as possible can be written straight from tensor memory: file offset and
-// address must agree modulo the alignment of direct I/O.
-safetensors::Placement choose_placement(const Shard& shard, std::span<const std::uint64_t> offsets, std::uint64_t alignment) {
+// Where the data should start so that as many bytes as possible can be written straight from tensor memory: file offset
+// and address must agree modulo the alignment of direct I/O.
+safetensors::Placement choose_placement(const Shard& shard, std::span<const std::uint64_t> offsets,
+                                        std::uint64_t alignment) {
   constexpr std::uint64_t kWorthIt = 1 * kMiB;
   std::map<std::uint64_t, std::uint64_t> votes;  // phase -> bytes that it serves
   for (std::size_t i = 0; i < shard.specs.size(); ++i) {
     if (shard.origins[i].data == nullptr || shard.specs[i].nbytes < kWorthIt) continue;
-    const std::uint64_t phase = (reinterpret_cast<std::uintptr_t>(shard.origins[i].data) - offsets[i]) & (alignment - 1);
+    const std::uint64_t phase =
+        (reinterpret_cast<std::uintptr_t>(shard.origins[i].data) - offsets[i]) & (alignment - 1);
     if (phase % 8 == 0) votes[phase] += shard.specs[i].nbytes;
   }
   if (votes.empty()) return {};
-  const auto best = std::max_element(votes.begin(), votes.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
+  const auto best =
+      std::max_element(votes.begin(), votes.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
   return {alignment, best->first};
 }
 
-// Syncs on a thread of its own, so that the caller stays able to stop: a file of which much is still in the page cache can take
-// seconds. A sync that is given up goes on by itself on a second descriptor; its file has no name and will not get one.
+// Syncs on a thread of its own, so that the caller stays able to stop: a file of which much is still in the page cache
+// can take seconds. A sync that is given up goes on by itself on a second descriptor; its file has no name and will not
+// get one.
 void sync_watched(NewFile& file, const std::function<bool()>& keep_going) {
   UniqueFd copy(::dup(file.fd()));
   if (!copy) return;  // finish() syncs, unwatched
@@ -60,7 +64,9 @@ void sync_watched(NewFile& file, const std::function<bool()>& keep_going) {
 }  // namespace
 
 ShardSave::ShardSave(Shard shard, const SaveOptions& options)
-    : shard_(std::move(shard)), options_(options), file_(NewFile::create(shard_.path)),
+    : shard_(std::move(shard)),
+      options_(options),
+      file_(NewFile::create(shard_.path)),
       route_(choose_route(file_, options.method, decide_landing(options.landing))) {
   if (options_.checksums) set_checksums(std::vector<std::uint32_t>(shard_.specs.size()));
   encode();
@@ -83,7 +89,8 @@ void ShardSave::write(Crew& crew, const std::function<bool(std::uint64_t)>& prog
   }
   const Stopwatch watch;
   start_writing(crew, batch);
-  wait_with_progress(*batch, [&](const Progress& now) { return progress(now.bytes_done); }, layout_.file_size, watch);
+  wait_with_progress(
+      *batch, [&](const Progress& now) { return progress(now.bytes_done); }, layout_.file_size, watch);
   if (options_.checksums) patch_checksums(collector.finish(parts.size()));
 }
 
@@ -95,7 +102,8 @@ void ShardSave::finish(const std::function<bool()>& keep_going) {
 
 void ShardSave::encode() {
   const auto place = [this](std::span<const std::uint64_t> offsets) {
-    return route_.direct && route_.straight ? choose_placement(shard_, offsets, std::max(route_.memory_alignment, 8u)) : safetensors::Placement{};
+    return route_.direct && route_.straight ? choose_placement(shard_, offsets, std::max(route_.memory_alignment, 8u))
+                                            : safetensors::Placement{};
   };
   layout_ = safetensors::encode(shard_.specs, shard_.metadata, place);
 }
@@ -104,8 +112,8 @@ void ShardSave::set_checksums(const std::vector<std::uint32_t>& checksums) {
   shard_.metadata[std::string(kChecksumKey)] = encode_checksums(checksums);
 }
 
-// The header was laid out with room for the checksums; now that they are known it is written again. `by_part` counts the
-// header as part 0 and then follows the order of offsets, as the format wants them.
+// The header was laid out with room for the checksums; now that they are known it is written again. `by_part` counts
+// the header as part 0 and then follows the order of offsets, as the format wants them.
 void ShardSave::patch_checksums(const std::vector<std::uint32_t>& by_part) {
   const auto first = by_part.begin() + 1;
   set_checksums(std::vector<std::uint32_t>(first, first + static_cast<std::ptrdiff_t>(shard_.specs.size())));

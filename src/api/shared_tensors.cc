@@ -10,14 +10,15 @@ namespace {
 
 bool is_same_tensor(const Writer::State& state, std::size_t a, std::size_t b) {
   return state.extents[a] == state.extents[b] && state.specs[a].dtype == state.specs[b].dtype &&
-         state.specs[a].shape == state.specs[b].shape && state.origins[a].data != nullptr && state.origins[b].data != nullptr;
+         state.specs[a].shape == state.specs[b].shape && state.strides[a] == state.strides[b];
 }
 
 [[noreturn]] void refuse(const Writer::State& state, std::size_t a, std::size_t b, bool partly) {
-  throw Error(ErrorKind::kArgument,
-              fmt::format("{}: tensors {} and {} {}share memory; save copies of them, or ask for shared tensors to be {}",
-                          state.path.native(), in_quotes(state.specs[a].name), in_quotes(state.specs[b].name), partly ? "partly " : "",
-                          partly ? "duplicated" : "deduplicated or duplicated"));
+  throw Error(
+      ErrorKind::kArgument,
+      fmt::format("{}: tensors {} and {} {}share memory; save copies of them, or ask for shared tensors to be {}",
+                  state.path.native(), in_quotes(state.specs[a].name), in_quotes(state.specs[b].name),
+                  partly ? "partly " : "", partly ? "duplicated" : "deduplicated or duplicated"));
 }
 
 template <typename T>
@@ -47,10 +48,13 @@ void resolve_shared(Writer::State& state) {
   for (std::size_t k = 0; k < order.size(); ++k) {
     const std::size_t i = order[k];
     if (k > 0 && state.extents[i].first < state.extents[widest].second) {
+      const bool same = is_same_tensor(state, widest, i);
       // Two strided tensors may interleave without sharing a byte (the parts of a split last dimension do); both are
       // written in full, which is right either way.
-      if (state.origins[i].data == nullptr && state.origins[widest].data == nullptr) continue;
-      const bool same = is_same_tensor(state, widest, i);
+      if (!same && !state.strides[i].empty() && !state.strides[widest].empty()) {
+        if (state.extents[i].second > state.extents[widest].second) widest = i;
+        continue;
+      }
       if (state.options.shared == SharedTensors::kRefuse || !same) refuse(state, widest, i, !same);
       state.options.metadata[state.specs[i].name] = state.specs[widest].name;
       dropped[i] = true;
@@ -62,6 +66,7 @@ void resolve_shared(Writer::State& state) {
   erase_marked(state.specs, dropped);
   erase_marked(state.origins, dropped);
   erase_marked(state.extents, dropped);
+  erase_marked(state.strides, dropped);
 }
 
 }  // namespace penstock

@@ -17,14 +17,15 @@ constexpr std::uint64_t kQuickRead = 1 * kMiB;
 // One range per dimension, missing ones whole, checked.
 std::vector<Slice> complete_slices(const TensorInfo& tensor, std::span<const Slice> slices) {
   if (slices.size() > tensor.shape.size()) {
-    throw_argument("tensor {} has {} dimensions, {} slices were given", in_quotes(tensor.name), tensor.shape.size(), slices.size());
+    throw_argument("tensor {} has {} dimensions, {} slices were given", in_quotes(tensor.name), tensor.shape.size(),
+                   slices.size());
   }
   std::vector<Slice> complete(slices.begin(), slices.end());
   for (std::size_t i = slices.size(); i < tensor.shape.size(); ++i) complete.push_back({0, tensor.shape[i]});
   for (std::size_t i = 0; i < complete.size(); ++i) {
     if (complete[i].begin >= 0 && complete[i].begin <= complete[i].end && complete[i].end <= tensor.shape[i]) continue;
-    throw_argument("tensor {}: slice {}:{} of dimension {} is not within 0:{}", in_quotes(tensor.name), complete[i].begin,
-                   complete[i].end, i, tensor.shape[i]);
+    throw_argument("tensor {}: slice {}:{} of dimension {} is not within 0:{}", in_quotes(tensor.name),
+                   complete[i].begin, complete[i].end, i, tensor.shape[i]);
   }
   return complete;
 }
@@ -35,7 +36,8 @@ void for_each_run(const Shape& shape, const std::vector<Slice>& slices, const Us
   // Dimensions from `split` on are whole; the one before them, sliced, makes a run contiguous.
   std::size_t split = shape.size();
   std::int64_t inner = 1;
-  while (split > 0 && slices[split - 1].begin == 0 && slices[split - 1].end == shape[split - 1]) inner *= shape[--split];
+  while (split > 0 && slices[split - 1].begin == 0 && slices[split - 1].end == shape[split - 1])
+    inner *= shape[--split];
   if (split == 0) return use(0, inner);
   const std::size_t outer = split - 1;
   const std::int64_t run = (slices[outer].end - slices[outer].begin) * inner;

@@ -82,7 +82,8 @@ struct TensorStream::State {
         collector->add(piece.owner, piece.offset, bytes, piece.nbytes);
       };
     }
-    const LandingChoice landing = choose_landing(options.landing, batch.landed.arena->reused, *selection.file, selection.nbytes());
+    const LandingChoice landing =
+        choose_landing(options.landing, batch.landed.arena->reused, *selection.file, selection.nbytes());
     any_staged = any_staged || !landing.in_place;
     reason = landing.reason;
     batch.reading->tasks.push_back(plan_file({selection.file, batch.landed.placement.segments},
@@ -126,7 +127,8 @@ struct TensorStream::State {
   // As TensorStream::next_for().
   std::optional<Tensor> next_for(double seconds, bool* timed_out);
 
-  // After an error there is nothing more to come: what is being read is given up, and every later call fails the same way.
+  // After an error there is nothing more to come: what is being read is given up, and every later call fails the same
+  // way.
   void fail(std::exception_ptr error) {
     failure = std::move(error);
     for (const StreamBatch& batch : reading) batch.reading->abandon();
@@ -154,7 +156,7 @@ struct TensorStream::State {
   std::vector<std::optional<std::uint32_t>> expected;
   std::uint64_t ahead = 0;  // bytes read or being read and not handed out
   std::uint64_t total = 0;
-  bool accepted = false;    // the first batch was checked
+  bool accepted = false;  // the first batch was checked
   bool any_staged = false;
   bool ended = false;
   std::exception_ptr failure;
@@ -208,7 +210,9 @@ std::optional<Tensor> TensorStream::State::next_for(double seconds, bool* timed_
   return tensor;
 }
 
-const Stats& TensorStream::stats() const { return state_->stats; }
+const Stats& TensorStream::stats() const {
+  return state_->stats;
+}
 
 TensorStream Reader::stream(const LoadOptions& options) const {
   return TensorStream(std::make_unique<TensorStream::State>(state_, options));

@@ -80,13 +80,14 @@ class Verification {
       const std::string& path = state_.files[tensor.file]->path();
       if (options_.checksums && expected_[i] && *expected_[i] != found[i]) {
         verified.ok = false;
-        report.problems.push_back(fmt::format("{}: tensor {} is corrupt: its CRC-32C is {:08x}, the file says {:08x}", path,
-                                              in_quotes(tensor.name), found[i], *expected_[i]));
+        report.problems.push_back(fmt::format("{}: tensor {} is corrupt: its CRC-32C is {:08x}, the file says {:08x}",
+                                              path, in_quotes(tensor.name), found[i], *expected_[i]));
       }
       if (verified.not_finite > 0) {
         verified.ok = false;
         report.problems.push_back(fmt::format("{}: tensor {} has {} {} NaN or infinite", path, in_quotes(tensor.name),
-                                              verified.not_finite, verified.not_finite == 1 ? "element that is" : "elements that are"));
+                                              verified.not_finite,
+                                              verified.not_finite == 1 ? "element that is" : "elements that are"));
       }
       report.ok = report.ok && verified.ok;
       report.tensors.push_back(std::move(verified));

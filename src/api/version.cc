@@ -2,6 +2,8 @@
 
 namespace penstock {
 
-std::string_view version() noexcept { return PENSTOCK_VERSION; }
+std::string_view version() noexcept {
+  return PENSTOCK_VERSION;
+}
 
 }  // namespace penstock

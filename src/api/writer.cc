@@ -52,16 +52,19 @@ void Writer::add(std::string name, DType dtype, Shape shape, const void* data) {
   if (bytes == nullptr && spec.nbytes > 0) throw_argument("tensor {} has no data", in_quotes(spec.name));
   state_->nbytes += spec.nbytes;
   state_->extents.emplace_back(bytes, bytes + spec.nbytes);
+  state_->strides.emplace_back();
   state_->origins.push_back({bytes, {}});
   state_->specs.push_back(std::move(spec));
 }
 
-void Writer::add(std::string name, DType dtype, Shape shape, const void* data, std::span<const std::int64_t> byte_strides) {
+void Writer::add(std::string name, DType dtype, Shape shape, const void* data,
+                 std::span<const std::int64_t> byte_strides) {
   if (byte_strides.size() != shape.size()) {
     throw_argument("tensor {} has {} dimensions and {} strides", in_quotes(name), shape.size(), byte_strides.size());
   }
   if (dtype_bits(dtype) < 8) {
-    throw Error(ErrorKind::kUnsupported, fmt::format("tensor {}: {} can't be strided", in_quotes(name), dtype_name(dtype)));
+    throw Error(ErrorKind::kUnsupported,
+                fmt::format("tensor {}: {} can't be strided", in_quotes(name), dtype_name(dtype)));
   }
   const std::uint64_t width = dtype_bits(dtype) / 8;
   if (is_contiguous(shape, byte_strides, width)) return add(std::move(name), dtype, std::move(shape), data);
@@ -72,7 +75,9 @@ void Writer::add(std::string name, DType dtype, Shape shape, const void* data, s
       bytes, spec.shape, std::vector<std::int64_t>(byte_strides.begin(), byte_strides.end()), width);
   state_->nbytes += spec.nbytes;
   state_->extents.push_back(extent_of(bytes, spec.shape, byte_strides, width));
-  state_->origins.push_back({nullptr, [reader](std::uint64_t offset, std::span<std::byte> out) { reader->read(offset, out); }});
+  state_->strides.emplace_back(byte_strides.begin(), byte_strides.end());
+  state_->origins.push_back(
+      {nullptr, [reader](std::uint64_t offset, std::span<std::byte> out) { reader->read(offset, out); }});
   state_->specs.push_back(std::move(spec));
 }
 
@@ -81,14 +86,21 @@ void Writer::add(std::string name, DType dtype, Shape shape, FillFunction fill) 
   TensorSpec spec = make_spec(state_->path.native(), std::move(name), dtype, std::move(shape));
   state_->nbytes += spec.nbytes;
   state_->extents.emplace_back(nullptr, nullptr);
+  state_->strides.emplace_back();
   state_->origins.push_back({nullptr, std::move(fill)});
   state_->specs.push_back(std::move(spec));
 }
 
-std::uint64_t Writer::nbytes() const noexcept { return state_->nbytes; }
+std::uint64_t Writer::nbytes() const noexcept {
+  return state_->nbytes;
+}
 
-Stats Writer::commit() { return run_save(*state_, {}); }
+Stats Writer::commit() {
+  return run_save(*state_, {});
+}
 
-Writer::State& WriterAccess::state(Writer& writer) { return *writer.state_; }
+Writer::State& WriterAccess::state(Writer& writer) {
+  return *writer.state_;
+}
 
 }  // namespace penstock

@@ -20,8 +20,10 @@ struct Writer::State {
   std::filesystem::path path;
   SaveOptions options;
   std::vector<TensorSpec> specs;
-  std::vector<Origin> origins;                              // of each spec
-  std::vector<std::pair<const std::byte*, const std::byte*>> extents;  // memory that each spec reads; null for produced ones
+  std::vector<Origin> origins;  // of each spec
+  std::vector<std::pair<const std::byte*, const std::byte*>>
+      extents;                                     // memory that each spec reads; null for produced ones
+  std::vector<std::vector<std::int64_t>> strides;  // of each strided spec; empty for the others
   std::uint64_t nbytes = 0;
   bool committed = false;
 };

@@ -43,7 +43,8 @@ std::vector<std::byte> loaded(const std::filesystem::path& path, std::string_vie
 TEST(WriterTest, straight_staged_and_produced_tensors_arrive) {
   const TempDir directory;
   const auto bytes = testing::random_bytes(5 * kMiB + 12);
-  for (const WriteMethod method : {WriteMethod::kAuto, WriteMethod::kDirect, WriteMethod::kUncached, WriteMethod::kBuffered}) {
+  for (const WriteMethod method :
+       {WriteMethod::kAuto, WriteMethod::kDirect, WriteMethod::kUncached, WriteMethod::kBuffered}) {
     for (const bool checksums : {false, true}) {
       SaveOptions options;
       options.landing = checksums ? Landing::kStaged : Landing::kInPlace;
@@ -60,9 +61,12 @@ TEST(WriterTest, straight_staged_and_produced_tensors_arrive) {
       });
       const Stats stats = writer.commit();
       EXPECT_EQ(stats.bytes, 13 * kMiB);
-      EXPECT_TRUE(std::equal(bytes.begin(), bytes.begin() + 5 * kMiB, loaded(directory / "a.safetensors", "straight").begin()));
-      EXPECT_TRUE(std::equal(bytes.begin() + 5, bytes.begin() + 5 + 4 * kMiB, loaded(directory / "a.safetensors", "skewed").begin()));
-      EXPECT_TRUE(std::equal(bytes.begin(), bytes.begin() + 4 * kMiB, loaded(directory / "a.safetensors", "produced").begin()));
+      EXPECT_TRUE(
+          std::equal(bytes.begin(), bytes.begin() + 5 * kMiB, loaded(directory / "a.safetensors", "straight").begin()));
+      EXPECT_TRUE(std::equal(bytes.begin() + 5, bytes.begin() + 5 + 4 * kMiB,
+                             loaded(directory / "a.safetensors", "skewed").begin()));
+      EXPECT_TRUE(
+          std::equal(bytes.begin(), bytes.begin() + 4 * kMiB, loaded(directory / "a.safetensors", "produced").begin()));
       EXPECT_EQ(Reader(directory / "a.safetensors").metadata().at("format"), "pt");
       const VerifyReport report = verify(directory / "a.safetensors");
       EXPECT_TRUE(report.ok);
@@ -108,15 +112,35 @@ TEST(WriterTest, tensors_that_share_memory_are_refused_or_stored_once) {
   EXPECT_EQ(Reader(directory / "s.safetensors").tensors().size(), 3u);
 }
 
+TEST(WriterTest, strided_tensors_that_are_the_same_are_found_too) {
+  const TempDir directory;
+  const auto bytes = testing::random_bytes(10'000);
+  const std::int64_t strides[] = {1, 100};
+  const auto fill = [&](SharedTensors shared) {
+    SaveOptions options;
+    options.shared = shared;
+    Writer writer(directory / "s.safetensors", options);
+    for (const char* name : {"a", "b"}) writer.add(name, DType::kU8, {100, 50}, bytes.data(), strides);
+    return writer.commit();
+  };
+  EXPECT_THAT(message_of([&] { fill(SharedTensors::kRefuse); }), HasSubstr("tensors \"a\" and \"b\" share memory"));
+  EXPECT_EQ(fill(SharedTensors::kDeduplicate).tensors, 1u);
+  EXPECT_EQ(fill(SharedTensors::kDuplicate).tensors, 2u);
+}
+
 TEST(WriterTest, bad_arguments_are_refused_before_anything_is_written) {
   const TempDir directory;
   const std::byte byte{};
   EXPECT_THAT(message_of([&] { Writer(directory / "x.unknown"); }), HasSubstr("x.unknown"));
   Writer writer(directory / "x.safetensors");
   EXPECT_THAT(message_of([&] { writer.add("n", DType::kF32, {-1}, &byte); }), HasSubstr("\"n\""));
-  EXPECT_THAT(message_of([&] { writer.add("n", DType::kF32, {1 << 30, 1 << 30, 1 << 30}, &byte); }), HasSubstr("\"n\""));
+  EXPECT_THAT(message_of([&] {
+                writer.add("n", DType::kF32, {1 << 30, 1 << 30, 1 << 30}, &byte);
+              }),
+              HasSubstr("\"n\""));
   EXPECT_THAT(message_of([&] { writer.add("n", DType::kF4, {3}, &byte); }), HasSubstr("\"n\""));
-  EXPECT_THAT(message_of([&] { writer.add("n", DType::kU8, {1}, static_cast<const void*>(nullptr)); }), HasSubstr("no data"));
+  EXPECT_THAT(message_of([&] { writer.add("n", DType::kU8, {1}, static_cast<const void*>(nullptr)); }),
+              HasSubstr("no data"));
   writer.add("n", DType::kU8, {0}, static_cast<const void*>(nullptr));
   writer.add("n", DType::kU8, {0}, static_cast<const void*>(nullptr));
   EXPECT_THAT(message_of([&] { writer.commit(); }), HasSubstr("\"n\""));
@@ -233,7 +257,8 @@ TEST(WriterTest, the_parts_of_a_split_tensor_are_written) {
   for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<std::int32_t>(i);
   Writer writer(directory / "s.safetensors");
   const std::int64_t strides[] = {24, 4};
-  for (int part = 0; part < 3; ++part) writer.add("p" + std::to_string(part), DType::kI32, {100, 2}, values.data() + 2 * part, strides);
+  for (int part = 0; part < 3; ++part)
+    writer.add("p" + std::to_string(part), DType::kI32, {100, 2}, values.data() + 2 * part, strides);
   writer.commit();
   EXPECT_EQ(Reader(directory / "s.safetensors").load_slice("p1", {}).data<std::int32_t>()[2], 8);
 }

@@ -11,9 +11,10 @@ bool uring_is_available() {
 
 EngineFactory engine_factory(Backend backend) {
   if (backend == Backend::kUring && !uring_is_available()) {
-    throw Error(ErrorKind::kUnsupported,
-                "io_uring was asked for, but the kernel refuses it to this process (seccomp, or kernel.io_uring_disabled); "
-                "use the threads backend");
+    throw Error(
+        ErrorKind::kUnsupported,
+        "io_uring was asked for, but the kernel refuses it to this process (seccomp, or kernel.io_uring_disabled); "
+        "use the threads backend");
   }
   if (backend == Backend::kThreads || !uring_is_available()) return make_threads_engine;
   // A process can run out of what a ring needs even where the first one worked.

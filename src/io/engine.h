@@ -66,8 +66,8 @@ std::unique_ptr<Engine> make_inline_engine();
 // True when this process may use io_uring; asked of the kernel once.
 bool uring_is_available();
 
-// The factory for a backend. kAuto is io_uring where it is available and threads elsewhere; kUring where it is not throws
-// Error(kUnsupported).
+// The factory for a backend. kAuto is io_uring where it is available and threads elsewhere; kUring where it is not
+// throws Error(kUnsupported).
 EngineFactory engine_factory(Backend backend);
 
 }  // namespace penstock

@@ -28,7 +28,8 @@ class EngineTest : public ::testing::TestWithParam<NamedFactory> {
     while (results.size() < requests.size()) {
       const int count = engine.wait(completions);
       EXPECT_GT(count, 0);
-      for (int i = 0; i < count; ++i) results[completions[static_cast<std::size_t>(i)].tag] = completions[static_cast<std::size_t>(i)].result;
+      for (int i = 0; i < count; ++i)
+        results[completions[static_cast<std::size_t>(i)].tag] = completions[static_cast<std::size_t>(i)].result;
     }
     return results;
   }

@@ -50,8 +50,8 @@ constexpr std::array<std::uint32_t, 12> kLocalFilesystems = {
 
 std::optional<DirectAlignment> query_direct_alignment(int fd, bool* reported) {
   struct statx status {};
-  const bool answered = ::statx(fd, "", AT_EMPTY_PATH, STATX_DIOALIGN, &status) == 0 &&
-                        (status.stx_mask & STATX_DIOALIGN) != 0;
+  const bool answered =
+      ::statx(fd, "", AT_EMPTY_PATH, STATX_DIOALIGN, &status) == 0 && (status.stx_mask & STATX_DIOALIGN) != 0;
   if (reported != nullptr) *reported = answered;
   if (!answered) return DirectAlignment{};
   if (status.stx_dio_offset_align == 0) return std::nullopt;
@@ -90,7 +90,8 @@ void File::read(std::uint64_t offset, void* data, std::size_t nbytes) const {
     }
     if (count == 0) {
       throw Error(ErrorKind::kChanged, fmt::format("{}: ends at offset {}, {} bytes before it should (it had {} bytes "
-                                                   "when it was opened)", path_, offset, nbytes, size()));
+                                                   "when it was opened)",
+                                                   path_, offset, nbytes, size()));
     }
     next += count;
     offset += static_cast<std::uint64_t>(count);
@@ -121,15 +122,18 @@ bool File::on_local_filesystem() const {
   return std::find(kLocalFilesystems.begin(), kLocalFilesystems.end(), type) != kLocalFilesystems.end();
 }
 
-std::uint64_t File::resident_bytes(ByteRange range) const { return penstock::resident_bytes(fd(), range); }
+std::uint64_t File::resident_bytes(ByteRange range) const {
+  return penstock::resident_bytes(fd(), range);
+}
 
 void File::check_unchanged() const {
   struct stat status {};
   if (::fstat(fd(), &status) != 0) throw_errno(path_, "cannot stat", errno);
   const FileIdentity now = identity_of(status);
   if (now.size != identity_.size) {
-    throw Error(ErrorKind::kChanged, fmt::format("{}: changed while it was read: it had {} bytes when it was opened and has {} now",
-                                                 path_, identity_.size, now.size));
+    throw Error(ErrorKind::kChanged,
+                fmt::format("{}: changed while it was read: it had {} bytes when it was opened and has {} now", path_,
+                            identity_.size, now.size));
   }
   if (now != identity_) {
     throw Error(ErrorKind::kChanged, fmt::format("{}: was written to while it was read", path_));

@@ -1,5 +1,5 @@
-// File: a regular file opened for reading, and what the kernel says about it: size, filesystem, what direct I/O needs, and
-// which of its bytes are in the page cache.
+// File: a regular file opened for reading, and what the kernel says about it: size, filesystem, what direct I/O needs,
+// and which of its bytes are in the page cache.
 //
 // Move-only. Const functions are safe from several threads.
 #pragma once
@@ -81,8 +81,8 @@ class File {
   std::unique_ptr<LazyDirect> direct_ = std::make_unique<LazyDirect>();
 };
 
-// What the filesystem of `fd` says that direct I/O needs; nothing when it says that there is none. `reported` (optional) is
-// set to false when the kernel could not tell and a probe has to.
+// What the filesystem of `fd` says that direct I/O needs; nothing when it says that there is none. `reported`
+// (optional) is set to false when the kernel could not tell and a probe has to.
 std::optional<DirectAlignment> query_direct_alignment(int fd, bool* reported = nullptr);
 
 }  // namespace penstock

@@ -31,6 +31,8 @@ class InlineEngine final : public Engine {
 
 }  // namespace
 
-std::unique_ptr<Engine> make_inline_engine() { return std::make_unique<InlineEngine>(); }
+std::unique_ptr<Engine> make_inline_engine() {
+  return std::make_unique<InlineEngine>();
+}
 
 }  // namespace penstock

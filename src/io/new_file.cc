@@ -39,7 +39,10 @@ bool no_tmpfile_here(int error_number) {
 }  // namespace
 
 NewFile::NewFile(std::string target, UniqueFd directory, UniqueFd fd, std::string temporary)
-    : target_(std::move(target)), directory_(std::move(directory)), fd_(std::move(fd)), temporary_(std::move(temporary)) {}
+    : target_(std::move(target)),
+      directory_(std::move(directory)),
+      fd_(std::move(fd)),
+      temporary_(std::move(temporary)) {}
 
 NewFile::~NewFile() {
   if (directory_ && !temporary_.empty()) ::unlinkat(directory_.get(), temporary_.c_str(), 0);
@@ -75,7 +78,8 @@ void NewFile::take_mode_of_target() {
   struct stat status {};
   const std::string name(file_name_of(target_));
   if (::fstatat(directory_.get(), name.c_str(), &status, AT_SYMLINK_NOFOLLOW) != 0 || !S_ISREG(status.st_mode)) return;
-  if (::fchmod(fd(), status.st_mode & 07777) != 0) throw_errno(target_, "cannot give the new file the old one's mode", errno);
+  if (::fchmod(fd(), status.st_mode & 07777) != 0)
+    throw_errno(target_, "cannot give the new file the old one's mode", errno);
 }
 
 std::optional<DirectAlignment> NewFile::use_direct() {
@@ -117,8 +121,10 @@ void NewFile::reserve(std::uint64_t nbytes) {
   if (unsupported && (!known || available >= nbytes)) return;
   if (unsupported || errno_kind(error_number) == ErrorKind::kNoSpace) {
     const int reason = unsupported ? ENOSPC : error_number;
-    throw Error(ErrorKind::kNoSpace, fmt::format("{}: needs {} bytes, the filesystem has {} available: {}", target_, nbytes,
-                                                 available, errno_text(reason)), reason);
+    throw Error(ErrorKind::kNoSpace,
+                fmt::format("{}: needs {} bytes, the filesystem has {} available: {}", target_, nbytes, available,
+                            errno_text(reason)),
+                reason);
   }
   throw_errno(target_, fmt::format("cannot reserve {} bytes", nbytes), error_number);
 }
@@ -129,7 +135,8 @@ void NewFile::write(std::uint64_t offset, const void* data, std::size_t nbytes) 
     const ssize_t count = ::pwrite(fd(), next, nbytes, static_cast<off_t>(offset));
     if (count < 0 && (errno == EINTR || errno == EAGAIN)) continue;
     if (count <= 0) {
-      throw_errno(target_, fmt::format("write of {} bytes at offset {} failed", nbytes, offset), count < 0 ? errno : EIO);
+      throw_errno(target_, fmt::format("write of {} bytes at offset {} failed", nbytes, offset),
+                  count < 0 ? errno : EIO);
     }
     next += count;
     offset += static_cast<std::uint64_t>(count);
@@ -138,8 +145,10 @@ void NewFile::write(std::uint64_t offset, const void* data, std::size_t nbytes) 
 }
 
 void NewFile::finish(std::uint64_t size, bool durable) {
-  if (::ftruncate(fd(), static_cast<off_t>(size)) != 0) throw_errno(target_, fmt::format("cannot set the size to {}", size), errno);
-  if (durable && ::fsync(fd()) != 0) throw_errno(target_, "sync failed, the data may not have reached the drive", errno);
+  if (::ftruncate(fd(), static_cast<off_t>(size)) != 0)
+    throw_errno(target_, fmt::format("cannot set the size to {}", size), errno);
+  if (durable && ::fsync(fd()) != 0)
+    throw_errno(target_, "sync failed, the data may not have reached the drive", errno);
 }
 
 void NewFile::publish() {
@@ -169,7 +178,8 @@ void NewFile::withdraw() noexcept {
 }
 
 void NewFile::sync_name() {
-  // A file that had no name when it was synced may not be in the log of every filesystem (btrfs) until it is synced again.
+  // A file that had no name when it was synced may not be in the log of every filesystem (btrfs) until it is synced
+  // again.
   if (::fsync(fd()) != 0) throw_errno(target_, "sync failed, the data may not have reached the drive", errno);
   // Some network filesystems have no fsync for directories; there the rename is as durable as they make it.
   if (::fsync(directory_.get()) != 0 && errno != EINVAL && errno != ENOTSUP) {

@@ -1,8 +1,9 @@
 // NewFile: a file that appears under its name whole, or not at all.
 //
-// The protocol: an unnamed file in the target's directory (O_TMPFILE; a hidden named one where the filesystem has none) ->
-// data -> fsync -> its name (by way of a temporary one and a rename where the name is taken) -> fsync of file and directory.
-// Whatever fails, the target is what it was and the temporary is gone; an unnamed file does not even survive SIGKILL.
+// The protocol: an unnamed file in the target's directory (O_TMPFILE; a hidden named one where the filesystem has none)
+// -> data -> fsync -> its name (by way of a temporary one and a rename where the name is taken) -> fsync of file and
+// directory. Whatever fails, the target is what it was and the temporary is gone; an unnamed file does not even survive
+// SIGKILL.
 //
 // Move-only, one thread.
 #pragma once
@@ -34,8 +35,8 @@ class NewFile {
   std::optional<DirectAlignment> use_direct();
   void use_buffered();
 
-  // Reserves space, so that a full disk is met now and extents are few. Throws Error(kNoSpace). Where the filesystem can't
-  // reserve, the free space is asked for.
+  // Reserves space, so that a full disk is met now and extents are few. Throws Error(kNoSpace). Where the filesystem
+  // can't reserve, the free space is asked for.
   void reserve(std::uint64_t nbytes);
 
   // Fills in at `offset` through the page cache.
@@ -50,7 +51,8 @@ class NewFile {
   // Makes the name durable. After publish().
   void sync_name();
 
-  // Takes the name away again, where this file was the first to have it: for a save of several files of which one failed.
+  // Takes the name away again, where this file was the first to have it: for a save of several files of which one
+  // failed.
   void withdraw() noexcept;
 
  private:
@@ -62,7 +64,7 @@ class NewFile {
   std::string target_;
   UniqueFd directory_;
   UniqueFd fd_;
-  std::string temporary_;  // its name in the directory while it has one
+  std::string temporary_;    // its name in the directory while it has one
   bool fresh_name_ = false;  // published under a name that was free
 };
 

@@ -91,7 +91,8 @@ void RequestQueue::finish(std::size_t index, int error_number, bool ended_early)
 std::string describe_failure(const Finished& finished, IoRequest::Operation operation) {
   const char* verb = operation == IoRequest::Operation::kRead ? "read" : "write";
   if (finished.ended_early) {
-    return fmt::format("ends early: a read of {} bytes at offset {} met the end of the file", finished.missing, finished.offset);
+    return fmt::format("ends early: a read of {} bytes at offset {} met the end of the file", finished.missing,
+                       finished.offset);
   }
   return fmt::format("{} of {} bytes at offset {} failed: {}", verb, finished.missing, finished.offset,
                      errno_text(finished.error_number));

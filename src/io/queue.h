@@ -1,5 +1,5 @@
-// RequestQueue: whole transfers on top of an Engine. Short ones are resumed, interrupted ones repeated, every completion is
-// looked at; what comes out has either moved all the bytes it had to or failed with a reason.
+// RequestQueue: whole transfers on top of an Engine. Short ones are resumed, interrupted ones repeated, every
+// completion is looked at; what comes out has either moved all the bytes it had to or failed with a reason.
 //
 // Belongs to one thread, like its engine. The buffers of what is in flight belong to the queue until it is returned.
 #pragma once
@@ -14,8 +14,8 @@
 namespace penstock {
 
 struct Transfer {
-  IoRequest request;          // its tag comes back
-  std::uint32_t minimum = 0;  // bytes that must move: less than the length where an aligned read reaches past the end
+  IoRequest request;            // its tag comes back
+  std::uint32_t minimum = 0;    // bytes that must move: less than the length where an aligned read reaches past the end
   std::uint32_t alignment = 1;  // a resumed request starts at a multiple of this (direct I/O)
 };
 

@@ -31,7 +31,8 @@ class QueueTest : public ::testing::TestWithParam<NamedFactory> {
     for (std::uint64_t offset = 0; offset < out.size() || !queue.idle();) {
       while (offset < out.size() && !queue.full()) {
         const auto length = static_cast<std::uint32_t>(std::min<std::uint64_t>(kChunk, out.size() - offset));
-        Transfer transfer{{IoRequest::Operation::kRead, fd.get(), out.data() + offset, length, offset}, length, alignment};
+        Transfer transfer{
+            {IoRequest::Operation::kRead, fd.get(), out.data() + offset, length, offset}, length, alignment};
         transfer.request.tag = offset / kChunk;
         queue.push(transfer);
         offset += length;

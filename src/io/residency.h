@@ -1,6 +1,7 @@
-// What the page cache holds of a file: cachestat(2) where the kernel has it, mincore(2) elsewhere and where cachestat is
-// known to miss (overlayfs answers 0 for files that are cached). Both hide the truth from users who neither own a file nor
-// may write it (cachestat refuses, mincore calls everything resident); there a few reads that must not wait are tried.
+// What the page cache holds of a file: cachestat(2) where the kernel has it, mincore(2) elsewhere and where cachestat
+// is known to miss (overlayfs answers 0 for files that are cached). Both hide the truth from users who neither own a
+// file nor may write it (cachestat refuses, mincore calls everything resident); there a few reads that must not wait
+// are tried.
 #pragma once
 
 #include <cstddef>

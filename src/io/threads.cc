@@ -104,6 +104,8 @@ class ThreadsEngine final : public Engine {
 
 }  // namespace
 
-std::unique_ptr<Engine> make_threads_engine(unsigned depth) { return std::make_unique<ThreadsEngine>(depth); }
+std::unique_ptr<Engine> make_threads_engine(unsigned depth) {
+  return std::make_unique<ThreadsEngine>(depth);
+}
 
 }  // namespace penstock

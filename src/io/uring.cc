@@ -73,7 +73,8 @@ class UringEngine final : public Engine {
   bool knows_operations() {
     io_uring_probe* probe = io_uring_get_probe_ring(&ring_);
     if (probe == nullptr) return false;
-    const bool known = io_uring_opcode_supported(probe, IORING_OP_READ) && io_uring_opcode_supported(probe, IORING_OP_WRITE);
+    const bool known =
+        io_uring_opcode_supported(probe, IORING_OP_READ) && io_uring_opcode_supported(probe, IORING_OP_WRITE);
     io_uring_free_probe(probe);
     return known;
   }
@@ -108,6 +109,8 @@ class UringEngine final : public Engine {
 
 }  // namespace
 
-std::unique_ptr<Engine> make_uring_engine(unsigned depth) { return UringEngine::create(depth); }
+std::unique_ptr<Engine> make_uring_engine(unsigned depth) {
+  return UringEngine::create(depth);
+}
 
 }  // namespace penstock

@@ -36,7 +36,8 @@ Mapping Mapping::anonymous(std::size_t nbytes, bool huge_pages) {
                                : ::mmap(nullptr, rounded + slack, PROT_READ | PROT_WRITE,
                                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (raw == MAP_FAILED) {
-    throw Error(ErrorKind::kMemory, fmt::format("cannot allocate {} bytes of memory: {}", nbytes, errno_text(ENOMEM)), ENOMEM);
+    throw Error(ErrorKind::kMemory, fmt::format("cannot allocate {} bytes of memory: {}", nbytes, errno_text(ENOMEM)),
+                ENOMEM);
   }
   if (!huge_pages) return Mapping(raw, rounded);
   const auto begin = reinterpret_cast<std::uintptr_t>(raw);
@@ -62,8 +63,9 @@ Mapping::~Mapping() {
 }
 
 HostPool::HostPool(const MemoryPoolOptions& options)
-    : max_kept_bytes_(options.max_kept_bytes != MemoryPoolOptions::kDefault ? options.max_kept_bytes
-                                                                            : std::min(kDefaultKept, memory_limit() / 4)),
+    : max_kept_bytes_(options.max_kept_bytes != MemoryPoolOptions::kDefault
+                          ? options.max_kept_bytes
+                          : std::min(kDefaultKept, memory_limit() / 4)),
       huge_pages_(options.huge_pages) {}
 
 std::shared_ptr<Arena> HostPool::allocate(std::size_t nbytes) {
@@ -80,7 +82,9 @@ std::shared_ptr<Arena> HostPool::allocate_little(std::size_t nbytes) {
   return arena;
 }
 
-std::shared_ptr<Arena> HostPool::allocate_staging(std::size_t nbytes) { return allocate(nbytes, nbytes >= kHugePage); }
+std::shared_ptr<Arena> HostPool::allocate_staging(std::size_t nbytes) {
+  return allocate(nbytes, nbytes >= kHugePage);
+}
 
 std::shared_ptr<Arena> HostPool::allocate(std::size_t nbytes, bool huge_pages) {
   std::unique_ptr<Arena> arena = take_kept(nbytes, huge_pages);
@@ -101,7 +105,8 @@ std::unique_ptr<Arena> HostPool::take_kept(std::size_t nbytes, bool huge_pages) 
   const std::lock_guard lock(mutex_);
   auto best = kept_.end();
   for (auto it = kept_.begin(); it != kept_.end(); ++it) {
-    if ((*it)->huge_pages != huge_pages || !fits((*it)->size(), align_up(nbytes, huge_pages ? kHugePage : page_size()))) continue;
+    if ((*it)->huge_pages != huge_pages || !fits((*it)->size(), align_up(nbytes, huge_pages ? kHugePage : page_size())))
+      continue;
     if (best == kept_.end() || (*it)->size() < (*best)->size()) best = it;
   }
   if (best == kept_.end()) return nullptr;

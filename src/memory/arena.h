@@ -1,7 +1,7 @@
 // Arena: a stretch of anonymous host memory, and HostPool, which hands arenas out and keeps them for reuse.
 //
-// An arena is shared: tensors hold it through a std::shared_ptr, and the last one to let go gives it back to its pool (or to
-// the system when the pool is gone or full). Pools are safe from several threads.
+// An arena is shared: tensors hold it through a std::shared_ptr, and the last one to let go gives it back to its pool
+// (or to the system when the pool is gone or full). Pools are safe from several threads.
 #pragma once
 
 #include <cstddef>
@@ -50,8 +50,8 @@ class HostPool final : public MemoryPool, public std::enable_shared_from_this<Ho
  public:
   explicit HostPool(const MemoryPoolOptions& options);
 
-  // At least `nbytes`, contents undefined, aligned to a page (to a cache line below 128 KiB: so little comes from the heap
-  // and is not kept). Throws Error(kMemory).
+  // At least `nbytes`, contents undefined, aligned to a page (to a cache line below 128 KiB: so little comes from the
+  // heap and is not kept). Throws Error(kMemory).
   std::shared_ptr<Arena> allocate(std::size_t nbytes);
   // The same on huge pages where the system has them: for staging blocks, which are small and always hot.
   std::shared_ptr<Arena> allocate_staging(std::size_t nbytes);

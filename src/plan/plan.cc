@@ -54,7 +54,8 @@ class Planner {
 
   void add_staged(const Segment& segment, std::uint64_t begin, std::uint64_t end) {
     while (begin < end) {
-      if (open_ && (begin > covered_ + options_.largest_gap || align_down(begin, options_.alignment) >= limit())) close_block();
+      if (open_ && (begin > covered_ + options_.largest_gap || align_down(begin, options_.alignment) >= limit()))
+        close_block();
       if (!open_) open_block(begin);
       std::uint64_t cut = std::min(end, limit());
       if ((segment.converts() || segment.whole_elements) && cut < end) {

@@ -15,14 +15,14 @@ namespace penstock {
 
 // Bytes that lie together in a file and together in memory.
 struct Segment {
-  std::uint64_t offset = 0;      // in the file
-  std::uint64_t nbytes = 0;      // in the file
-  std::uint64_t address = 0;     // in memory (or in whatever space the caller counts in)
-  std::uint32_t owner = 0;       // the caller's number: a tensor, a source
-  DType from = DType::kU8;       // different from `to`: elements are converted on the way
+  std::uint64_t offset = 0;   // in the file
+  std::uint64_t nbytes = 0;   // in the file
+  std::uint64_t address = 0;  // in memory (or in whatever space the caller counts in)
+  std::uint32_t owner = 0;    // the caller's number: a tensor, a source
+  DType from = DType::kU8;    // different from `to`: elements are converted on the way
   DType to = DType::kU8;
-  bool whole_elements = false;   // no element is cut in two, though none is converted
-  bool straight = true;          // false: this memory can't be handed to the kernel (strided, produced, converted)
+  bool whole_elements = false;  // no element is cut in two, though none is converted
+  bool straight = true;         // false: this memory can't be handed to the kernel (strided, produced, converted)
 
   bool converts() const noexcept { return from != to; }
   std::uint64_t end() const noexcept { return offset + nbytes; }
@@ -30,33 +30,33 @@ struct Segment {
 
 // A part of a segment that lies in one block.
 struct Piece {
-  std::uint64_t offset = 0;        // in the file
-  std::uint64_t nbytes = 0;        // in the file
-  std::uint64_t address = 0;       // where it belongs
+  std::uint64_t offset = 0;   // in the file
+  std::uint64_t nbytes = 0;   // in the file
+  std::uint64_t address = 0;  // where it belongs
   std::uint32_t owner = 0;
   DType from = DType::kU8;
   DType to = DType::kU8;
 };
 
 struct Block {
-  std::uint64_t offset = 0;      // in the file, a multiple of the alignment
-  std::uint64_t length = 0;      // a multiple of the alignment
-  bool straight = false;         // moves between the drive and pieces[first].address with no copy
+  std::uint64_t offset = 0;  // in the file, a multiple of the alignment
+  std::uint64_t length = 0;  // a multiple of the alignment
+  bool straight = false;     // moves between the drive and pieces[first].address with no copy
   std::uint32_t first_piece = 0;
   std::uint32_t piece_count = 0;
 };
 
 struct Plan {
-  std::vector<Block> blocks;     // by offset
-  std::vector<Piece> pieces;     // by block
+  std::vector<Block> blocks;  // by offset
+  std::vector<Piece> pieces;  // by block
 };
 
 struct PlanOptions {
-  std::uint64_t block_size = 2 * 1024 * 1024;  // a multiple of the alignment
-  std::uint64_t alignment = 4096;              // of offsets and lengths; 1 for buffered I/O
-  std::uint64_t memory_alignment = 4096;       // of addresses that blocks move straight to or from
-  std::uint64_t largest_gap = 128 * 1024;      // unwanted bytes that are read to save a request; 0 for writes
-  std::uint64_t smallest_straight = 64 * 1024; // straight moves shorter than this are not worth a request of their own
+  std::uint64_t block_size = 2 * 1024 * 1024;   // a multiple of the alignment
+  std::uint64_t alignment = 4096;               // of offsets and lengths; 1 for buffered I/O
+  std::uint64_t memory_alignment = 4096;        // of addresses that blocks move straight to or from
+  std::uint64_t largest_gap = 128 * 1024;       // unwanted bytes that are read to save a request; 0 for writes
+  std::uint64_t smallest_straight = 64 * 1024;  // straight moves shorter than this are not worth a request of their own
   bool allow_straight = true;
 };
 
@@ -64,8 +64,9 @@ struct PlanOptions {
 // conversion, unless `keep_owners` (checksums need to know whose bytes they are).
 std::vector<Segment> coalesce(std::span<const Segment> segments, bool keep_owners);
 
-// Cuts coalesced segments into blocks. Every byte of every segment is in exactly one piece; no element of a segment that
-// converts or asks for whole elements is cut in two. Blocks of staged pieces may cover bytes between them (gaps) and, at their edges, bytes of other blocks.
+// Cuts coalesced segments into blocks. Every byte of every segment is in exactly one piece; no element of a segment
+// that converts or asks for whole elements is cut in two. Blocks of staged pieces may cover bytes between them (gaps)
+// and, at their edges, bytes of other blocks.
 Plan plan_blocks(std::span<const Segment> segments, const PlanOptions& options);
 
 }  // namespace penstock

@@ -11,8 +11,8 @@
 namespace penstock {
 namespace {
 
-constexpr PlanOptions kSmall{.block_size = 4096, .alignment = 512, .memory_alignment = 512, .largest_gap = 1024,
-                             .smallest_straight = 1024};
+constexpr PlanOptions kSmall{
+    .block_size = 4096, .alignment = 512, .memory_alignment = 512, .largest_gap = 1024, .smallest_straight = 1024};
 
 std::vector<std::uint64_t> block_offsets(const Plan& plan) {
   std::vector<std::uint64_t> offsets;
@@ -21,7 +21,8 @@ std::vector<std::uint64_t> block_offsets(const Plan& plan) {
 }
 
 TEST(CoalesceTest, neighbours_in_file_and_memory_become_one) {
-  const Segment segments[] = {{0, 100, 1000}, {100, 50, 1100}, {150, 0, 5}, {150, 10, 1150}, {160, 10, 9000}, {200, 10, 9010}};
+  const Segment segments[] = {{0, 100, 1000},  {100, 50, 1100}, {150, 0, 5},
+                              {150, 10, 1150}, {160, 10, 9000}, {200, 10, 9010}};
   const auto joined = coalesce(segments, false);
   ASSERT_EQ(joined.size(), 3u);
   EXPECT_EQ(joined[0].nbytes, 160u);
@@ -67,7 +68,9 @@ TEST(PlanTest, memory_that_does_not_match_is_staged) {
   for (const Block& block : plan_blocks(segments, kSmall).blocks) EXPECT_FALSE(block.straight);
 }
 
-TEST(PlanTest, nothing_wanted_is_no_block) { EXPECT_TRUE(plan_blocks({}, kSmall).blocks.empty()); }
+TEST(PlanTest, nothing_wanted_is_no_block) {
+  EXPECT_TRUE(plan_blocks({}, kSmall).blocks.empty());
+}
 
 TEST(PlanTest, a_converted_element_is_never_cut_in_two) {
   PlanOptions options = kSmall;

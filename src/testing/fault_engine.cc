@@ -12,8 +12,8 @@ namespace {
 
 class FaultEngine final : public Engine {
  public:
-  FaultEngine(std::unique_ptr<Engine> inner, const Faults& faults, std::uint32_t seed, std::shared_ptr<FaultCounts> shared,
-              FaultCounts* counts)
+  FaultEngine(std::unique_ptr<Engine> inner, const Faults& faults, std::uint32_t seed,
+              std::shared_ptr<FaultCounts> shared, FaultCounts* counts)
       : inner_(std::move(inner)), faults_(faults), random_(seed), shared_(std::move(shared)), counts_(counts) {}
 
   std::string_view name() const noexcept override { return inner_->name(); }

@@ -1,5 +1,5 @@
-// An engine that misbehaves on purpose: it wraps any backend and makes requests short, interrupted, late, out of order or
-// failed, as real kernels, filesystems and drives do now and then.
+// An engine that misbehaves on purpose: it wraps any backend and makes requests short, interrupted, late, out of order
+// or failed, as real kernels, filesystems and drives do now and then.
 #pragma once
 
 #include <atomic>

@@ -17,7 +17,8 @@ TempDir::TempDir() : TempDir(fs::temp_directory_path()) {}
 
 TempDir::TempDir(const fs::path& parent) {
   std::string pattern = (parent / "penstock-test-XXXXXX").string();
-  if (::mkdtemp(pattern.data()) == nullptr) throw std::runtime_error("cannot make a temporary directory in " + parent.string());
+  if (::mkdtemp(pattern.data()) == nullptr)
+    throw std::runtime_error("cannot make a temporary directory in " + parent.string());
   path_ = pattern;
 }
 
@@ -47,7 +48,9 @@ void write_file(const fs::path& path, std::span<const std::byte> bytes) {
   if (!file.flush()) throw std::runtime_error("cannot write " + path.string());
 }
 
-void write_file(const fs::path& path, std::string_view text) { write_file(path, std::as_bytes(std::span(text))); }
+void write_file(const fs::path& path, std::string_view text) {
+  write_file(path, std::as_bytes(std::span(text)));
+}
 
 std::vector<std::byte> read_file(const fs::path& path) {
   std::ifstream file(path, std::ios::binary);

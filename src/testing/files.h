@@ -52,6 +52,8 @@ struct NamedFactory {
   EngineFactory make;
 };
 std::vector<NamedFactory> all_backends();
-inline void PrintTo(const NamedFactory& factory, std::ostream* out) { *out << factory.name; }
+inline void PrintTo(const NamedFactory& factory, std::ostream* out) {
+  *out << factory.name;
+}
 
 }  // namespace penstock::testing

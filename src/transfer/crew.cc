@@ -92,8 +92,8 @@ class Crew::Worker {
     job->over(error);
   }
 
-  // The engine is gone with requests in flight. The kernel may still write to their memory, so nothing that it reaches is
-  // ever given back: the staging blocks, and what the jobs hold.
+  // The engine is gone with requests in flight. The kernel may still write to their memory, so nothing that it reaches
+  // is ever given back: the staging blocks, and what the jobs hold.
   void break_down(const std::exception_ptr& error) noexcept {
     for (std::size_t index = 0; index < slots_.size(); ++index) {
       if (slots_[index].job == nullptr) continue;
@@ -132,7 +132,8 @@ class Crew::Worker {
   bool registered_ = false;
 };
 
-Crew::Crew(Settings settings, std::shared_ptr<HostPool> pool) : settings_(std::move(settings)), pool_(std::move(pool)) {}
+Crew::Crew(Settings settings, std::shared_ptr<HostPool> pool)
+    : settings_(std::move(settings)), pool_(std::move(pool)) {}
 
 void Crew::stop() {
   std::deque<std::unique_ptr<Job>> abandoned;

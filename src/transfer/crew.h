@@ -1,8 +1,8 @@
 // Crew: threads that each own an engine and a few staging blocks, and work off jobs in order.
 //
-// Loads and saves are the same machine run in two directions: a worker keeps several requests in flight and, whenever one
-// has finished, does the CPU work that belongs to it (copy out, convert, checksum; or, before a write, fill). Jobs say what
-// that is. A crew without threads does everything on the thread that calls add().
+// Loads and saves are the same machine run in two directions: a worker keeps several requests in flight and, whenever
+// one has finished, does the CPU work that belongs to it (copy out, convert, checksum; or, before a write, fill). Jobs
+// say what that is. A crew without threads does everything on the thread that calls add().
 #pragma once
 
 #include <atomic>
@@ -59,7 +59,8 @@ class Crew {
   Crew(Settings settings, std::shared_ptr<HostPool> pool);
   ~Crew() { stop(); }
 
-  // Abandons what has not started and waits for what is in flight. Nothing may be added afterwards; the counters are final.
+  // Abandons what has not started and waits for what is in flight. Nothing may be added afterwards; the counters are
+  // final.
   void stop();
 
   Crew(const Crew&) = delete;

@@ -63,7 +63,8 @@ ReadTask plan_file(const FileWants& wants, const ReadPolicy& policy, std::uint64
   return task;
 }
 
-void wait_with_progress(Batch& batch, const ProgressFunction& progress, std::uint64_t bytes_total, const Stopwatch& watch) {
+void wait_with_progress(Batch& batch, const ProgressFunction& progress, std::uint64_t bytes_total,
+                        const Stopwatch& watch) {
   bool cancelled = false;
   const auto report = [&] {
     if (!progress || cancelled) return;

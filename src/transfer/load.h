@@ -1,4 +1,5 @@
-// Loading: decides, file by file and block by block, whether bytes come past the page cache or from it, and waits for them.
+// Loading: decides, file by file and block by block, whether bytes come past the page cache or from it, and waits for
+// them.
 #pragma once
 
 #include <chrono>
@@ -15,9 +16,7 @@ namespace penstock {
 
 class Stopwatch {
  public:
-  double seconds() const {
-    return std::chrono::duration<double>(std::chrono::steady_clock::now() - started_).count();
-  }
+  double seconds() const { return std::chrono::duration<double>(std::chrono::steady_clock::now() - started_).count(); }
 
  private:
   std::chrono::steady_clock::time_point started_ = std::chrono::steady_clock::now();
@@ -38,9 +37,10 @@ struct ReadPolicy {
 // Plans the reads of one file. Opens it for direct I/O where the policy wants that.
 ReadTask plan_file(const FileWants& wants, const ReadPolicy& policy, std::uint64_t block_size);
 
-// Waits for a batch while telling `progress`; throws Error(kCancelled) when that asks to stop, the batch's error when it
-// failed. Nothing of the batch is in flight any more when it returns or throws.
-void wait_with_progress(Batch& batch, const ProgressFunction& progress, std::uint64_t bytes_total, const Stopwatch& watch);
+// Waits for a batch while telling `progress`; throws Error(kCancelled) when that asks to stop, the batch's error when
+// it failed. Nothing of the batch is in flight any more when it returns or throws.
+void wait_with_progress(Batch& batch, const ProgressFunction& progress, std::uint64_t bytes_total,
+                        const Stopwatch& watch);
 
 // Throws Error(kChanged) when a file is not what it was.
 void check_unchanged(std::span<const ReadTask> tasks);

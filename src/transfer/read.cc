@@ -14,13 +14,19 @@
 namespace penstock {
 namespace {
 
-std::byte* at_address(std::uint64_t address) { return reinterpret_cast<std::byte*>(static_cast<std::uintptr_t>(address)); }
+std::byte* at_address(std::uint64_t address) {
+  return reinterpret_cast<std::byte*>(static_cast<std::uintptr_t>(address));
+}
 
 class ReadJob final : public Job {
  public:
   ReadJob(std::shared_ptr<ReadBatch> batch, Counters& counters, std::size_t task, std::size_t block)
-      : batch_(std::move(batch)), counters_(counters), task_(batch_->tasks[task]), block_(task_.plan.blocks[block]),
-        buffered_(task_.buffered[block]), drop_behind_(!task_.drop_behind.empty() && task_.drop_behind[block]) {}
+      : batch_(std::move(batch)),
+        counters_(counters),
+        task_(batch_->tasks[task]),
+        block_(task_.plan.blocks[block]),
+        buffered_(task_.buffered[block]),
+        drop_behind_(!task_.drop_behind.empty() && task_.drop_behind[block]) {}
 
   bool start(std::byte* staging, int staging_index, Transfer& transfer) override {
     if (buffered_) {

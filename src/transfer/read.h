@@ -25,7 +25,7 @@ using PieceObserver = std::function<void(const Piece& piece, const std::byte* by
 
 struct ReadBatch : Batch {
   std::vector<ReadTask> tasks;
-  bool discard = false;  // bytes are shown to the observer and go nowhere; plans have no straight blocks
+  bool discard = false;   // bytes are shown to the observer and go nowhere; plans have no straight blocks
   bool populate = false;  // the destination is fresh: fault it in block by block, ahead of the copy
   PieceObserver observe;
   std::vector<std::shared_ptr<void>> memory;  // what the plans' addresses point into, where it is ours

@@ -79,7 +79,9 @@ unsigned checked_count(std::uint64_t asked, unsigned most, const char* what) {
 
 }  // namespace
 
-unsigned Settings::depth_per_thread() const noexcept { return std::max(1u, queue_depth / std::max(1u, threads)); }
+unsigned Settings::depth_per_thread() const noexcept {
+  return std::max(1u, queue_depth / std::max(1u, threads));
+}
 
 Settings decide_settings(const IoOptions& options, std::uint64_t nbytes) {
   Settings settings;
@@ -91,8 +93,8 @@ Settings decide_settings(const IoOptions& options, std::uint64_t nbytes) {
   const bool threads_chosen = settings.threads != 0;
   if (settings.queue_depth == 0) {
     settings.queue_depth = std::max(kQueueDepth, 2 * settings.threads);
-    settings.queue_depth = static_cast<unsigned>(
-        std::clamp<std::uint64_t>(kMostStaging / settings.block_size, 1, settings.queue_depth));
+    settings.queue_depth =
+        static_cast<unsigned>(std::clamp<std::uint64_t>(kMostStaging / settings.block_size, 1, settings.queue_depth));
   }
   if (!threads_chosen) settings.threads = std::clamp(std::thread::hardware_concurrency(), 1u, kMaxDefaultThreads);
   settings.threads = std::min(settings.threads, settings.queue_depth);

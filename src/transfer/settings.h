@@ -12,15 +12,15 @@ namespace penstock {
 struct Settings {
   EngineFactory make_engine;
   std::uint64_t block_size = 0;
-  unsigned queue_depth = 0;  // over all threads
-  unsigned threads = 0;      // 0: everything happens on the calling thread
+  unsigned queue_depth = 0;      // over all threads
+  unsigned threads = 0;          // 0: everything happens on the calling thread
   bool register_staging = true;  // where the engine and the memlock limit allow it
 
   unsigned depth_per_thread() const noexcept;
 };
 
-// Fills in what `options` and the environment leave open. `nbytes` is how much is to be moved: little of it is moved on the
-// calling thread. Throws Error(kArgument) for values that make no sense, naming the variable they came from.
+// Fills in what `options` and the environment leave open. `nbytes` is how much is to be moved: little of it is moved on
+// the calling thread. Throws Error(kArgument) for values that make no sense, naming the variable they came from.
 Settings decide_settings(const IoOptions& options, std::uint64_t nbytes);
 
 // PENSTOCK_LANDING, or what the caller asked for where that is not kAuto.

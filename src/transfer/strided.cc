@@ -8,25 +8,32 @@ namespace {
 
 template <std::size_t kWidth>
 void gather(const std::byte* source, std::int64_t stride, std::byte* target, std::int64_t count) {
-  for (std::int64_t i = 0; i < count; ++i) std::memcpy(target + i * static_cast<std::int64_t>(kWidth), source + i * stride, kWidth);
+  for (std::int64_t i = 0; i < count; ++i)
+    std::memcpy(target + i * static_cast<std::int64_t>(kWidth), source + i * stride, kWidth);
 }
 
-void copy_run(const std::byte* source, std::int64_t stride, std::byte* target, std::int64_t count, std::uint64_t width) {
+void copy_run(const std::byte* source, std::int64_t stride, std::byte* target, std::int64_t count,
+              std::uint64_t width) {
   if (stride == static_cast<std::int64_t>(width)) {
     std::memcpy(target, source, static_cast<std::size_t>(count) * width);
     return;
   }
   switch (width) {
-    case 1: return gather<1>(source, stride, target, count);
-    case 2: return gather<2>(source, stride, target, count);
-    case 4: return gather<4>(source, stride, target, count);
-    default: return gather<8>(source, stride, target, count);
+    case 1:
+      return gather<1>(source, stride, target, count);
+    case 2:
+      return gather<2>(source, stride, target, count);
+    case 4:
+      return gather<4>(source, stride, target, count);
+    default:
+      return gather<8>(source, stride, target, count);
   }
 }
 
 }  // namespace
 
-bool is_contiguous(std::span<const std::int64_t> shape, std::span<const std::int64_t> byte_strides, std::uint64_t width) {
+bool is_contiguous(std::span<const std::int64_t> shape, std::span<const std::int64_t> byte_strides,
+                   std::uint64_t width) {
   if (std::find(shape.begin(), shape.end(), 0) != shape.end()) return true;
   auto expected = static_cast<std::int64_t>(width);
   for (std::size_t i = shape.size(); i > 0; --i) {
@@ -36,8 +43,8 @@ bool is_contiguous(std::span<const std::int64_t> shape, std::span<const std::int
   return true;
 }
 
-StridedReader::StridedReader(const std::byte* data, std::vector<std::int64_t> shape, std::vector<std::int64_t> byte_strides,
-                             std::uint64_t width)
+StridedReader::StridedReader(const std::byte* data, std::vector<std::int64_t> shape,
+                             std::vector<std::int64_t> byte_strides, std::uint64_t width)
     : data_(data), width_(width) {
   // Dimensions that continue the one inside them are joined with it, from the inside out.
   for (std::size_t i = shape.size(); i > 0; --i) {

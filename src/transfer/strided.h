@@ -9,7 +9,8 @@
 namespace penstock {
 
 // True when the elements of `shape` already lie in row-major order without gaps.
-bool is_contiguous(std::span<const std::int64_t> shape, std::span<const std::int64_t> byte_strides, std::uint64_t width);
+bool is_contiguous(std::span<const std::int64_t> shape, std::span<const std::int64_t> byte_strides,
+                   std::uint64_t width);
 
 // Reads any range of the row-major form. Immutable, so safe from several threads; the memory is borrowed.
 class StridedReader {

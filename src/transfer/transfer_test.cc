@@ -46,9 +46,12 @@ class TransferTest : public ::testing::TestWithParam<testing::NamedFactory> {
   std::vector<WritePart> parts_of(const std::vector<std::byte>& content) {
     // A produced part between two from memory.
     return {{0, 1000, {content.data(), {}}},
-            {1000, kMiB, {nullptr, [&content](std::uint64_t offset, std::span<std::byte> bytes) {
-                            std::memcpy(bytes.data(), content.data() + 1000 + offset, bytes.size());
-                          }}},
+            {1000,
+             kMiB,
+             {nullptr,
+              [&content](std::uint64_t offset, std::span<std::byte> bytes) {
+                std::memcpy(bytes.data(), content.data() + 1000 + offset, bytes.size());
+              }}},
             {1000 + kMiB, kSize - 1000 - kMiB, {content.data() + 1000 + kMiB, {}}}};
   }
 
@@ -86,7 +89,8 @@ TEST_P(TransferTest, reads_land_right_however_rough_the_way) {
 
 TEST_P(TransferTest, writes_arrive_right_however_rough_the_way) {
   const auto content = testing::random_bytes(kSize);
-  for (const WriteMethod method : {WriteMethod::kAuto, WriteMethod::kDirect, WriteMethod::kUncached, WriteMethod::kBuffered}) {
+  for (const WriteMethod method :
+       {WriteMethod::kAuto, WriteMethod::kDirect, WriteMethod::kUncached, WriteMethod::kBuffered}) {
     for (const Landing landing : {Landing::kAuto, Landing::kInPlace, Landing::kStaged}) {
       landing_ = landing;
       write(content, {}, method);
@@ -99,7 +103,8 @@ TEST_P(TransferTest, writes_arrive_right_however_rough_the_way) {
 
 TEST_P(TransferTest, a_failed_read_names_file_place_and_cause) {
   testing::write_file(directory_ / "file", testing::random_bytes(kSize));
-  if (!File::open(directory_ / "file").direct().fd) GTEST_SKIP() << "the filesystem of " << directory_.path() << " refuses direct I/O";
+  if (!File::open(directory_ / "file").direct().fd)
+    GTEST_SKIP() << "the filesystem of " << directory_.path() << " refuses direct I/O";
   try {
     read({.fail_at = 5, .error_number = EIO}, {CachePolicy::kDirect, false, false});
     FAIL();
@@ -143,7 +148,8 @@ TEST_P(TransferTest, an_engine_that_breaks_down_is_an_error_and_not_a_hang) {
 TEST_P(TransferTest, an_error_of_a_producer_reaches_the_caller) {
   NewFile file = NewFile::create(directory_ / "file");
   const WriteRoute route = choose_route(file, WriteMethod::kAuto);
-  const WritePart part{0, kSize, {nullptr, [](std::uint64_t, std::span<std::byte>) { throw std::runtime_error("no more"); }}};
+  const WritePart part{
+      0, kSize, {nullptr, [](std::uint64_t, std::span<std::byte>) { throw std::runtime_error("no more"); }}};
   const auto batch = plan_write(file, route, std::span(&part, 1), 64 * kKiB);
   Crew crew(settings(), pool_);
   start_writing(crew, batch);
@@ -163,7 +169,8 @@ TEST_P(TransferTest, a_progress_function_can_stop_it) {
   const Stopwatch watch;
   int calls = 0;
   try {
-    wait_with_progress(*batch, [&](const Progress&) { return ++calls < 2; }, kSize, watch);
+    wait_with_progress(
+        *batch, [&](const Progress&) { return ++calls < 2; }, kSize, watch);
     // A filesystem without direct I/O needs no engine, so nothing slows it down.
     EXPECT_FALSE(static_cast<bool>(file->direct().fd));
   } catch (const Error& error) {

@@ -45,9 +45,9 @@ class WriteJob final : public Job {
 
   std::exception_ptr failure(const Finished& finished) const override {
     const int error_number = finished.error_number;
-    return std::make_exception_ptr(
-        Error(errno_kind(error_number),
-              fmt::format("{}: {}", batch_->path, describe_failure(finished, IoRequest::Operation::kWrite)), error_number));
+    return std::make_exception_ptr(Error(
+        errno_kind(error_number),
+        fmt::format("{}: {}", batch_->path, describe_failure(finished, IoRequest::Operation::kWrite)), error_number));
   }
 
   void over(std::exception_ptr error) noexcept override { batch_->job_over(error, moved_); }
@@ -71,7 +71,8 @@ class WriteJob final : public Job {
       std::byte* target = staging + (piece->offset - block_.offset);
       const Origin& origin = batch_->origins[piece->owner];
       if (origin.data != nullptr) {
-        std::memcpy(target, reinterpret_cast<const std::byte*>(static_cast<std::uintptr_t>(piece->address)), piece->nbytes);
+        std::memcpy(target, reinterpret_cast<const std::byte*>(static_cast<std::uintptr_t>(piece->address)),
+                    piece->nbytes);
       } else {
         origin.fill(piece->address, {target, static_cast<std::size_t>(piece->nbytes)});
       }
@@ -88,7 +89,9 @@ class WriteJob final : public Job {
   std::uint64_t moved_ = 0;  // bytes that went out
 };
 
-void fill_with_zeros(std::uint64_t, std::span<std::byte> bytes) { std::memset(bytes.data(), 0, bytes.size()); }
+void fill_with_zeros(std::uint64_t, std::span<std::byte> bytes) {
+  std::memset(bytes.data(), 0, bytes.size());
+}
 
 // A byte that the data will overwrite tells whether the filesystem knows the flag.
 bool takes_uncached_writes(const NewFile& file) {

@@ -39,7 +39,8 @@ struct WriteBatch : Batch {
   PieceObserver observe;        // sees every piece as it goes out; its owner is the part's number
 };
 
-// Adds parts that fill the holes between `parts` (sorted by offset) and after them, up to `size`, with zeros. Their numbers follow.
+// Adds parts that fill the holes between `parts` (sorted by offset) and after them, up to `size`, with zeros. Their
+// numbers follow.
 void add_zero_parts(std::vector<WritePart>& parts, std::uint64_t size);
 
 // How a file's bytes go out.
@@ -49,11 +50,11 @@ struct WriteRoute {
   std::uint32_t memory_alignment = 1;
   bool direct = false;
   bool straight = true;  // from tensor memory, where alignment allows; else everything passes through staging blocks
-  std::string name;  // "direct", "uncached", "buffered"
+  std::string name;      // "direct", "uncached", "buffered"
 };
 
-// Decides the route and prepares the file for it: direct where the filesystem allows, else uncached, else buffered. Direct
-// writes go straight from tensor memory unless the drive is a virtual one, or `landing` asks for staging.
+// Decides the route and prepares the file for it: direct where the filesystem allows, else uncached, else buffered.
+// Direct writes go straight from tensor memory unless the drive is a virtual one, or `landing` asks for staging.
 WriteRoute choose_route(NewFile& file, WriteMethod asked, Landing landing = Landing::kAuto);
 
 // Plans the writes of `parts`, which cover the file without a hole.
