@@ -131,6 +131,9 @@ def main() -> int:
     except (MeasurementError, subprocess.CalledProcessError) as error:
         print(f"[bench] FAILED: {error}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        print("\n[bench] stopped", file=sys.stderr)
+        return 130
     summaries = [summarise(one) for one in series]
     report.show(summaries)
     path = ROOT / "results" / time.strftime("race-%Y%m%d-%H%M%S.json")

@@ -119,31 +119,27 @@ def measure(case: Case, setting: Setting, verify: bool) -> dict[str, Any]:
         cached.append(machine.resident_bytes(file))
         counters.append(machine.device_bytes(setting.directory))
 
-    result = execute(case, task, setting, before_start)
-    counters.append(machine.device_bytes(setting.directory))
-    result["cache_growth_bytes"] = machine.resident_bytes(output if case.race.saves else file) - cached[0]
+    try:
+        result = execute(case, task, setting, before_start)
+        counters.append(machine.device_bytes(setting.directory))
+        result["cache_growth_bytes"] = machine.resident_bytes(output if case.race.saves else file) - cached[0]
+        if verify and case.race.saves and case.saves_safetensors:
+            result["checksum"] = model.checksum_file(output)
+    finally:
+        output.unlink(missing_ok=True)
     if counters[0] and counters[1]:
         result["device_read_bytes"] = counters[1][0] - counters[0][0]
         result["device_written_bytes"] = counters[1][1] - counters[0][1]
     result.setdefault("bytes", setting.expected.nbytes)
-    check(case, result, setting, output if verify else None)
-    output.unlink(missing_ok=True)
+    check(case, result, setting.expected)
     return result
 
 
-def check(case: Case, result: dict[str, Any], setting: Setting, output: Path | None) -> None:
+def check(case: Case, result: dict[str, Any], wanted: model.Expected) -> None:
     """Refuses a measurement whose bytes were wrong."""
-    wanted = setting.expected
-    if output and case.race.saves and case.role != "ceiling" and is_safetensors(output):
-        result["checksum"] = model.checksum_file(output)
     for key, right in (("page_sample", wanted.page_sample), ("checksum", wanted.checksum)):
         if key in result and result[key] != right:
             raise MeasurementError(f"{case.key}: {key} is {result[key]}, the model's is {right}")
-
-
-def is_safetensors(path: Path) -> bool:
-    with path.open("rb") as file:
-        return file.read(9)[8:] == b"{"
 
 
 def run_rounds(cases: list[Case], setting: Setting, rounds: int, seed: int) -> Iterator[tuple[Series, int]]:

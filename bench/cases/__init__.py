@@ -62,6 +62,7 @@ class Case:
     external: Callable[[Task, str], dict[str, float]] | None = None  # measures itself; given the Python to use
     input_suffix: str = ".safetensors"  # loads of another format name it, and how its file is made from the model
     make_input: Callable[[str, str], None] | None = None
+    saves_safetensors: bool = True  # then what a save wrote is checked
     in_default_race: bool = True
 
     @property

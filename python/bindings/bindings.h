@@ -20,6 +20,7 @@
 #include <string_view>
 #include <vector>
 
+#include "gil.h"
 #include "penstock/penstock.h"
 
 namespace penstock::python {

@@ -31,13 +31,13 @@ ProgressFunction Callbacks::function(const std::shared_ptr<Callbacks>& self) {
 }
 
 void Callbacks::begin() {
-  on_main_thread_ = is_main_thread();
+  on_main_thread_ = outlive_python(is_main_thread);
 }
 
 bool Callbacks::tick(const Progress& progress) {
   if (!on_main_thread_ && !progress_.is_valid()) return true;
-  nb::gil_scoped_acquire acquire;
-  return tick_with_gil(progress);
+  GilAcquire acquire;
+  return outlive_python([&] { return tick_with_gil(progress); });
 }
 
 bool Callbacks::tick_with_gil(const Progress& progress) {
@@ -68,7 +68,7 @@ bool wait_interruptibly(std::optional<double> timeout, const std::function<bool(
     if (timeout) step = std::min(step, *timeout - std::chrono::duration<double>(Clock::now() - start).count());
     bool over = false;
     {
-      nb::gil_scoped_release release;
+      GilRelease release;
       over = wait(std::max(step, 0.0));
     }
     if (over) return true;

@@ -44,7 +44,7 @@ class Callbacks {
  private:
   template <typename Work>
   static auto release_and_call(Work& work) {
-    nb::gil_scoped_release release;
+    GilRelease release;
     return work();
   }
 

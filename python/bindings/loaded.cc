@@ -79,7 +79,9 @@ nb::tuple shape_tuple(const Shape& shape) {
   nb::object tuple = nb::steal(PyTuple_New(static_cast<Py_ssize_t>(shape.size())));
   if (!tuple.is_valid()) throw nb::python_error();
   for (std::size_t i = 0; i < shape.size(); ++i) {
-    PyTuple_SetItem(tuple.ptr(), static_cast<Py_ssize_t>(i), PyLong_FromLongLong(shape[i]));
+    PyObject* size = PyLong_FromLongLong(shape[i]);
+    if (size == nullptr) throw nb::python_error();
+    PyTuple_SetItem(tuple.ptr(), static_cast<Py_ssize_t>(i), size);
   }
   return nb::borrow<nb::tuple>(tuple);
 }

@@ -18,7 +18,7 @@ template <typename Work>
 nb::dict measured(Work&& work) {
   Throughput throughput;
   {
-    nb::gil_scoped_release release;
+    GilRelease release;
     throughput = work();
   }
   return throughput_dict(throughput);
@@ -44,7 +44,7 @@ void bind_measure(nb::module_& module) {
       nb::arg("directory"), nb::arg("io"), nb::arg("method"), nb::arg("nbytes"),
       nb::sig("def measure_write(directory: str | os.PathLike[str], io: IoOptions, method: str, nbytes: int) -> "
               "dict[str, typing.Any]"));
-  module.def("drop_page_cache", &drop_page_cache, nb::arg("path"), nb::call_guard<nb::gil_scoped_release>(),
+  module.def("drop_page_cache", &drop_page_cache, nb::arg("path"), nb::call_guard<GilRelease>(),
              nb::sig("def drop_page_cache(path: str | os.PathLike[str]) -> None"));
   module.def("available_backends", &available_backends);
 }

@@ -24,7 +24,7 @@ std::shared_ptr<MemoryPool> create_pool(std::optional<std::uint64_t> max_kept_by
 
 Memory::~Memory() {
   if (owner_ == nullptr || size_ < kReleaseGilFrom) return;
-  nb::gil_scoped_release release;
+  GilRelease release;
   owner_.reset();
 }
 
@@ -43,8 +43,7 @@ void bind_memory(nb::module_& module) {
       .def_static("process_default", &MemoryPool::process_default, "The pool of loads that name none.")
       .def_prop_ro("kept_bytes", &MemoryPool::kept_bytes, "Bytes kept for reuse now.")
       .def_prop_ro("used_bytes", &MemoryPool::used_bytes, "Bytes handed out and not yet released.")
-      .def("trim", &MemoryPool::trim, nb::call_guard<nb::gil_scoped_release>(),
-           "Gives everything kept back to the system.");
+      .def("trim", &MemoryPool::trim, nb::call_guard<GilRelease>(), "Gives everything kept back to the system.");
 }
 
 }  // namespace penstock::python

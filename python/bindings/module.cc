@@ -2,6 +2,7 @@
 
 NB_MODULE(_core, module) {
   using namespace penstock::python;
+  nb::set_leak_warnings(false);  // at exit, whatever still holds a tensor would be listed
   module.doc() = "The penstock engine. The public API is the package around this module.";
   module.def("version", &penstock::version, "The version of the engine.");
   bind_errors(module);

@@ -17,7 +17,7 @@ struct StreamHandle {
 
   void close() {
     if (!stream) return;
-    nb::gil_scoped_release release;
+    GilRelease release;
     stream.reset();
   }
 
@@ -105,7 +105,7 @@ nb::tuple load_slice(const Reader& reader, std::string_view name,
 StreamHandle open_stream(const Reader& reader, const Names& names, const LoadOptions& given) {
   LoadOptions options = given;
   options.select = select_names(names);
-  nb::gil_scoped_release release;
+  GilRelease release;
   return StreamHandle(reader.stream(options));
 }
 
@@ -146,14 +146,14 @@ void bind_reader(nb::module_& module) {
       .def(
           "__init__",
           [](Reader* self, const Path& path) {
-            nb::gil_scoped_release release;
+            GilRelease release;
             new (self) Reader(path);
           },
           nb::arg("path"), nb::sig("def __init__(self, path: str | os.PathLike[str]) -> None"))
       .def(
           "__init__",
           [](Reader* self, const std::vector<Path>& paths) {
-            nb::gil_scoped_release release;
+            GilRelease release;
             new (self) Reader(std::span<const Path>(paths));
           },
           nb::arg("paths"),
@@ -164,7 +164,7 @@ void bind_reader(nb::module_& module) {
       .def("find", &find_tensor, nb::arg("name"), nb::sig("def find(self, name: str) -> " PENSTOCK_INFO " | None"))
       .def("files", &file_infos, nb::sig("def files(self) -> list[tuple[pathlib.Path, int, str, dict[str, str]]]"))
       .def("metadata", [](const Reader& reader) { return reader.metadata(); })
-      .def("resident_bytes", &Reader::resident_bytes, nb::call_guard<nb::gil_scoped_release>())
+      .def("resident_bytes", &Reader::resident_bytes, nb::call_guard<GilRelease>())
       .def("load", &load, nb::arg("names").none(), nb::arg("options"), nb::arg("progress").none(),
            nb::sig("def load(self, names: collections.abc.Sequence[str] | None, options: LoadOptions, progress: "
                    "collections.abc.Callable[[int, int], typing.Any] | None) -> "

@@ -32,17 +32,31 @@ struct WriterHandle {
   bool used = false;
 };
 
-// Destroying an unfinished job waits for it: not with the GIL.
+// Destroying an unfinished job waits for it: not with the GIL, and not in a fork of the process, where its threads are
+// missing. There it is left alone.
 struct JobHandle {
-  explicit JobHandle(SaveJob started) : job(std::move(started)) {}
+  explicit JobHandle(SaveJob started) : job(std::make_unique<SaveJob>(std::move(started))) {}
   JobHandle(JobHandle&&) = default;
   ~JobHandle() {
     if (!job) return;
-    nb::gil_scoped_release release;
+    if (is_foreign()) {
+      static_cast<void>(job.release());
+      return;
+    }
+    GilRelease release;
     job.reset();
   }
 
-  std::optional<SaveJob> job;
+  bool is_foreign() const { return getpid() != process; }
+
+  SaveJob& get() const {
+    if (is_foreign())
+      throw Error(ErrorKind::kArgument, "the save belongs to the process that this one was forked from");
+    return *job;
+  }
+
+  std::unique_ptr<SaveJob> job;
+  pid_t process = getpid();
 };
 
 void add_tensor(WriterHandle& handle, std::string name, std::string_view dtype, Shape shape, std::uintptr_t address,
@@ -63,22 +77,22 @@ nb::dict commit(WriterHandle& handle) {
 JobHandle start(WriterHandle& handle, bool snapshot, std::shared_ptr<MemoryPool> pool) {
   SaveAsyncOptions options{.snapshot = snapshot, .pool = std::move(pool)};
   Writer& writer = handle.use();
-  nb::gil_scoped_release release;
+  GilRelease release;
   return JobHandle(save_async(std::move(writer), std::move(options)));
 }
 
 bool staged(JobHandle& handle, std::optional<double> timeout) {
-  return wait_interruptibly(timeout, [&](double seconds) { return handle.job->staged_for(seconds); });
+  return wait_interruptibly(timeout, [&](double seconds) { return handle.get().staged_for(seconds); });
 }
 
 std::optional<nb::dict> wait(JobHandle& handle, std::optional<double> timeout) {
-  const bool over = wait_interruptibly(timeout, [&](double seconds) { return handle.job->wait_for(seconds); });
+  const bool over = wait_interruptibly(timeout, [&](double seconds) { return handle.get().wait_for(seconds); });
   if (!over) return std::nullopt;
-  return stats_dict(handle.job->wait());
+  return stats_dict(handle.get().wait());
 }
 
 std::tuple<std::uint64_t, std::uint64_t, double> progress(const JobHandle& handle) {
-  const Progress now = handle.job->progress();
+  const Progress now = handle.get().progress();
   return {now.bytes_done, now.bytes_total, now.seconds};
 }
 
@@ -99,8 +113,8 @@ void bind_writer(nb::module_& module) {
       .def("staged", &staged, nb::arg("timeout").none())
       .def("wait", &wait, nb::arg("timeout").none(),
            nb::sig("def wait(self, timeout: float | None) -> dict[str, typing.Any] | None"))
-      .def("cancel", [](JobHandle& handle) { handle.job->cancel(); })
-      .def_prop_ro("done", [](const JobHandle& handle) { return handle.job->done(); })
+      .def("cancel", [](JobHandle& handle) { handle.get().cancel(); })
+      .def_prop_ro("done", [](const JobHandle& handle) { return handle.get().done(); })
       .def_prop_ro("progress", &progress);
 
   module.def("save_async", &start, nb::arg("writer"), nb::arg("snapshot"), nb::arg("pool").none());

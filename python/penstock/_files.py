@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import _core
 from ._dtypes import dtype_name, numel
 from ._load import title
-from ._options import Stats, io_options, open_reader, save_options
+from ._options import Stats, io_options, open_reader, path_text, save_options
 from ._progress import reporting
 from ._reader import FileInfo
 from ._select import TensorInfo, resolve
@@ -57,12 +56,12 @@ def convert(
     names = None if select is None else resolve(select, open_reader(source))
     with reporting(progress, f"converting {title(source)}") as callback:
         counters = _core.convert(
-            os.fspath(source),
-            os.fspath(target),
+            path_text(source),
+            path_text(target),
             names=names,
             dtype=None if dtype is None else dtype_name(dtype),
-            keep_metadata=keep_metadata,
-            overwrite=overwrite,
+            keep_metadata=bool(keep_metadata),
+            overwrite=bool(overwrite),
             save=options,
             progress=callback,
         )
@@ -115,10 +114,10 @@ def verify(
     """
     with reporting(progress, f"verifying {title(path)}") as callback:
         found = _core.verify(
-            os.fspath(path),
-            finite=finite,
-            checksums=checksums,
-            compute=compute,
+            path_text(path),
+            finite=bool(finite),
+            checksums=bool(checksums),
+            compute=bool(compute),
             io=io_options(**tuning),
             progress=callback,
         )

@@ -32,8 +32,11 @@ class Framework(Protocol):
     def pick(self, tensor: Any, basic: Basic) -> Any:
         """What an index picks of the tensor that covers it."""
 
+    def device(self, device: Any) -> Any:
+        """A device argument, other than the CPU, for `move`; refused when it makes no sense."""
+
     def move(self, tensor: Any, device: Any) -> Any:
-        """The tensor on a device other than the CPU."""
+        """The tensor on that device."""
 
 
 def torch_is_installed() -> bool:

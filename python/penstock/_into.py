@@ -68,7 +68,7 @@ def load_into(
         if assign:
             counters = _assign(target, matched, places, framework, reader, options, callback)
         else:
-            counters = _read_into(matched, framework, reader, options, callback)
+            counters = _read_into(target, matched, framework, reader, options, callback)
     if stats is not None:
         stats.update(counters)
     return LoadedInto(matched.missing, matched.unexpected)
@@ -119,8 +119,8 @@ def _mismatch(info: Info, place: Place, *, assign: bool) -> str | None:
         return f"{name} has shape {list(shape)} in the file and {list(place.shape)} in the target"
     if dtype != place.dtype and (kind(dtype) != kind(place.dtype) or min(BITS[dtype], BITS[place.dtype]) < 8):
         return f"{name} is {dtype} in the file and {place.dtype} in the target"
-    if not assign and place.is_abstract:
-        return f"{name} is on the meta device, which needs assign=True"
+    if not assign and place.obstacle is not None:
+        return f"{name} {place.obstacle}"
     return None
 
 
@@ -147,7 +147,7 @@ def _assign(
         made = {key: framework.replacement(value, loaded[name]) for key, value in values.items()}
         replacements.update((other, made[id(places[other].value)]) for other in tied)
     if is_module(target):
-        target.load_state_dict(replacements, strict=False, assign=True)
+        _hand_over(target, replacements, assign=True)
     else:
         _update(target, replacements)
     return counters
@@ -158,20 +158,54 @@ def _update(target: MutableMapping[str, Any], replacements: dict[str, Any]) -> N
         target[name] = tensor
 
 
+def _hand_over(module: Any, tensors: dict[str, Any], *, assign: bool) -> None:
+    """Lets the module take tensors by its own rules."""
+    try:
+        refused = module.load_state_dict(tensors, strict=False, assign=assign).unexpected_keys
+    except RuntimeError as problem:
+        raise ArgumentError(f"the module can't take what was loaded: {' '.join(str(problem).split())}") from problem
+    if refused:
+        raise ArgumentError(f"the module's load_state_dict does not take what its state_dict gives: {_list(refused)}")
+
+
 def _read_into(
-    matched: _Matched, framework: Any, reader: _core.Reader, options: _core.LoadOptions, callback: Callback | None
+    target: Any,
+    matched: _Matched,
+    framework: Any,
+    reader: _core.Reader,
+    options: _core.LoadOptions,
+    callback: Callback | None,
 ) -> dict[str, Any]:
-    """What can be read in place is; the rest is loaded beside and copied."""
+    """What can be read in place is; the rest is loaded beside and copied, or handed to the module."""
     rows: list[tuple[str, int, int, str | None]] = []
-    copied: dict[str, Place] = {}
+    changed: list[Any] = []
+    beside: dict[str, Place] = {}
     for (name, dtype, *_), place in matched.pairs:
-        if place.address is None or (dtype != place.dtype and kind(dtype) != "floating"):
-            copied[name] = place
+        if place.is_copy or place.address is None or (dtype != place.dtype and kind(dtype) != "floating"):
+            beside[name] = place
         elif place.nbytes > 0:
             rows.append((name, place.address, place.nbytes, None if dtype == place.dtype else place.dtype))
-    counters = reader.load_into(rows, options, callback)
-    if copied:
-        memories, loaded_rows, _ = reader.load(list(copied), options, None)
-        for name, tensor in framework.build(memories, loaded_rows).items():
-            framework.copy_into(copied[name].value, tensor)
+            changed.append(place.value)
+    loaded = _load_beside(list(beside), framework, reader, options)
+    try:
+        counters = reader.load_into(rows, options, callback)
+    finally:
+        for value in changed:
+            framework.mark_changed(value)
+    handed: dict[str, Any] = {}
+    for name, tensor in loaded.items():
+        if beside[name].is_copy:
+            handed.update(dict.fromkeys(matched.ties[name], tensor))
+        else:
+            framework.copy_into(beside[name].value, tensor)
+    if handed:
+        _hand_over(target, handed, assign=False)
     return counters
+
+
+def _load_beside(names: list[str], framework: Any, reader: _core.Reader, options: _core.LoadOptions) -> dict[str, Any]:
+    if not names:
+        return {}
+    memories, rows, _ = reader.load(names, options, None)
+    loaded: dict[str, Any] = framework.build(memories, rows)
+    return loaded

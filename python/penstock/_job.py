@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import atexit
+import os
+import sys
+import threading
 import warnings
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from ._options import Stats
-from .errors import Error
+from .errors import CancelledError, Error
 
 if TYPE_CHECKING:
     from . import _core
@@ -20,13 +24,16 @@ class SaveJob:
     with `wait` is shown as a warning then.
     """
 
-    def __init__(self, job: _core.SaveJob, path: str, owners: list[Any]) -> None:
+    def __init__(self, job: _core.SaveJob, path: str, owners: list[Any], nbytes: int) -> None:
         self._job = job
         self._path = path
+        self._nbytes = nbytes
         self._owners = owners
         self._asked = False
-        _forget_finished()
         _running.add(self)
+        _forget_finished()
+        with suppress(RuntimeError):  # While the interpreter exits there are no new threads, and no need of one.
+            threading.Thread(target=_release_when_staged, args=(job, owners), daemon=True).start()
 
     @property
     def path(self) -> str:
@@ -42,11 +49,21 @@ class SaveJob:
     def progress(self) -> tuple[int, int]:
         """(bytes_done, bytes_total)"""
         done, total, _ = self._job.progress
-        return done, total
+        return done, total or self._nbytes  # before it has begun there is no total
 
     def staged(self, timeout: float | None = None) -> bool:
-        """Waits until the tensors' memory may change again. False when that takes longer than `timeout` seconds."""
-        return self._job.staged(timeout)
+        """Waits until the tensors' memory may change again. False when that takes longer than `timeout` seconds.
+
+        Raises what went wrong when the save has failed.
+        """
+        try:
+            staged = self._job.staged(timeout)
+        except Error:
+            self._end()
+            raise
+        if staged:
+            self._owners.clear()
+        return staged
 
     def wait(self, timeout: float | None = None) -> Stats:
         """Waits for the end and returns what was done, or raises what went wrong, every time it is called.
@@ -70,7 +87,7 @@ class SaveJob:
 
     def _end(self) -> None:
         self._asked = True
-        self._owners = []
+        self._owners.clear()
         _running.discard(self)
 
     def _finish(self) -> None:
@@ -78,16 +95,27 @@ class SaveJob:
         asked = self._asked
         try:
             self.wait()
-        except Error as error:
+        except Exception as error:
             if not asked:
-                warnings.warn(f"a background save failed: {error}", RuntimeWarning, stacklevel=2)
+                _warn(f"a background save failed: {error}")
 
-    def _finish_or_cancel(self) -> None:
+    def _finish_or_give_up(self) -> KeyboardInterrupt | None:
+        """At exit: waits, or stops the save when that is interrupted."""
         try:
             self._finish()
-        except KeyboardInterrupt:
-            self.cancel()
-            self._finish()
+        except KeyboardInterrupt as interrupt:
+            self._give_up()
+            return interrupt
+        return None
+
+    def _give_up(self) -> None:
+        self._job.cancel()
+        try:
+            self.wait()
+        except CancelledError:
+            _warn(f"{self._path}: the save was interrupted and not written")
+        except Exception as error:
+            _warn(f"a background save failed: {error}")
 
     def __repr__(self) -> str:
         done, total = self.progress
@@ -95,14 +123,32 @@ class SaveJob:
 
 
 _running: set[SaveJob] = set()
+os.register_at_fork(after_in_child=_running.clear)  # A fork does not have the threads that save.
+
+
+def _release_when_staged(job: _core.SaveJob, owners: list[Any]) -> None:
+    """Lets the tensors go as soon as their memory is not needed, though nobody may ask."""
+    with suppress(Error):
+        job.staged(None)
+    owners.clear()
+
+
+def _warn(message: str) -> None:
+    """Shows a warning. Where warnings are errors there is no caller to raise this one to: it is printed."""
+    try:
+        warnings.warn(message, RuntimeWarning, stacklevel=3)
+    except RuntimeWarning as warning:
+        print(f"RuntimeWarning: {warning}", file=sys.stderr)
 
 
 def _forget_finished() -> None:
-    for job in [job for job in _running if job.done]:
-        job._finish()
+    for job in list(_running):
+        if job.done:
+            job._finish()
 
 
 @atexit.register
 def _finish_all() -> None:
-    for job in list(_running):
-        job._finish_or_cancel()
+    for interrupt in [job._finish_or_give_up() for job in list(_running)]:
+        if interrupt is not None:
+            raise interrupt

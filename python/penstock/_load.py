@@ -37,6 +37,9 @@ def load(
 ) -> dict[str, Any]:
     """Loads a checkpoint: a dict of tensors by name, in the order they lie in the files.
 
+    The tensors of a load lie in a few large blocks of memory, and a block is kept for as long as any tensor in it is: to
+    keep a few of many, `select` them, or clone those and drop the rest. `stream` gives memory back tensor by tensor.
+
     paths: a file, a directory of shards, an ``*.index.json``, or several files.
     device: where the tensors go; other than the CPU needs torch.
     select: what to load: a name, a glob, several of either, or a callable that is given each tensor's `TensorInfo` (its
@@ -60,7 +63,7 @@ def load(
             memories, rows, counters = reader.load(names, options, callback)
             tensors = made.build(memories, rows)
         else:
-            moved = _Stream(reader, names, options, made, device, callback)
+            moved = _Stream(reader, names, options, made, made.device(device), callback)
             tensors, counters = dict(moved), moved.stats
     if stats is not None:
         stats.update(counters)
@@ -91,10 +94,11 @@ def stream(
     names = resolve(select, reader)
     _require(made, reader, names, dtype)
     options = load_options(dtype=dtype, verify=verify, cache=cache, max_buffer=max_buffer, **tuning)
+    place = None if is_cpu(device) else made.device(device)
 
     def generate() -> Iterator[tuple[str, Any]]:
         with reporting(progress, f"loading {title(paths)}") as callback:
-            tensors = _Stream(reader, names, options, made, device, callback)
+            tensors = _Stream(reader, names, options, made, place, callback)
             yield from tensors
         if stats is not None:
             stats.update(tensors.stats)
@@ -117,7 +121,7 @@ class _Stream:
         self._arguments = (names, options)
         self._reader = reader
         self._framework = framework
-        self._device = None if is_cpu(device) else torch_device(device)
+        self._device = device
         self._callback = callback
         self._total = sum(info[5] for info in _selected(reader, names)) if callback is not None else 0
         self.stats: dict[str, Any] = {}
@@ -157,13 +161,8 @@ def is_cpu(device: Any) -> bool:
     return device is None or (not isinstance(device, int) and str(device) == "cpu")
 
 
-def torch_device(device: Any) -> Any:
-    """A device argument for torch; a number is an accelerator's."""
-    return f"cuda:{device}" if isinstance(device, int) else device
-
-
 def title(paths: Paths) -> str:
     """What to call these files in a line of progress."""
-    if isinstance(paths, (str, os.PathLike)):
-        return os.path.basename(os.fspath(paths)) or os.fspath(paths)
+    if isinstance(paths, (str, bytes, os.PathLike)):
+        return os.path.basename(os.fsdecode(paths)) or os.fsdecode(paths)
     return "files"

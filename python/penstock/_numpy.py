@@ -72,13 +72,19 @@ def build(memories: Sequence[Any], rows: Iterable[Row]) -> dict[str, Any]:
 
 
 def pick(tensor: Any, basic: Basic) -> Any:
-    """What an index picks of the array that covers it."""
-    return tensor[basic.picks()]
+    """What an index picks of the array that covers it: always an array, also of a single element."""
+    index = (*basic.picks(), ...)
+    return tensor[index]
+
+
+def device(device: Any) -> Any:
+    """Arrays live on the CPU."""
+    raise ArgumentError(f"NumPy arrays can't be moved to {device}")
 
 
 def move(tensor: Any, device: Any) -> Any:
-    """Arrays live on the CPU."""
-    raise ArgumentError(f"NumPy arrays can't be moved to {device}")
+    """There is nowhere to go."""
+    return tensor
 
 
 def source(name: str, value: Any) -> Source | None:
@@ -107,12 +113,17 @@ def place(name: str, value: Any) -> Place | None:
         raise UnsupportedError(f"{name}: no file holds {value.dtype}")
     direct = value.flags.c_contiguous and value.flags.writeable and value.dtype.isnative
     identity: Any = id(value) if value.size == 0 else (value.ctypes.data, value.shape, value.strides, value.dtype)
-    return Place(value, dtype, value.shape, value.nbytes, identity, value.ctypes.data if direct else None)
+    obstacle = None if value.flags.writeable else "is read-only"
+    return Place(value, dtype, value.shape, value.nbytes, identity, value.ctypes.data if direct else None, obstacle)
 
 
 def replacement(old: Any, loaded: Any) -> Any:
     """An array needs nothing more."""
     return loaded
+
+
+def mark_changed(value: Any) -> None:
+    """Arrays don't count their changes."""
 
 
 def copy_into(old: Any, loaded: Any) -> None:

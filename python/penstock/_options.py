@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import os
 import re
 from collections.abc import Iterable, Mapping
@@ -20,6 +21,8 @@ Path = Union[str, "os.PathLike[str]"]
 Paths = Union[Path, Iterable[Path]]
 
 DEFAULT_BUFFER = 256 * 2**20
+_MAX_SIZE = 2**63 - 1
+_MAX_COUNT = 2**31 - 1
 
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40}
 
@@ -71,26 +74,89 @@ class Stats(dict[str, Any]):
 
 def parse_size(size: int | str) -> int:
     """Bytes: 5000, "5GB" (decimal) or "4MiB" (binary)."""
-    if isinstance(size, int):
-        return size
+    nbytes = _parse_text_size(size) if isinstance(size, str) else _as_count(size, _MAX_SIZE)
+    if nbytes is None or nbytes > _MAX_SIZE:
+        raise ArgumentError(f'{size!r} is not a size such as 5000000, "5GB" or "4MiB"')
+    return nbytes
+
+
+def _parse_text_size(size: str) -> int | None:
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?I?)B?\s*", size.upper())
     if match is None or match[2] == "I":
-        raise ArgumentError(f'{size!r} is not a size such as 5000000, "5GB" or "4MiB"')
+        return None
     return int(float(match[1]) * _UNITS[match[2]])
+
+
+def _as_count(value: Any, limit: int) -> int | None:
+    """A whole number from 0 to `limit`; None for anything else."""
+    try:
+        count = operator.index(value)
+    except TypeError:
+        return None
+    return count if 0 <= count <= limit else None
+
+
+def _count(name: str, value: Any) -> int:
+    count = _as_count(value, _MAX_COUNT)
+    if count is None:
+        raise ArgumentError(f"{name} must be a whole number that is not negative, not {value!r}")
+    return count
+
+
+def _word(name: str, value: Any) -> str:
+    """The engine knows the words."""
+    if not isinstance(value, str):
+        raise ArgumentError(f'{name} must be a word such as "auto", not {value!r}')
+    return checked_text(name, value)
+
+
+def is_text(value: str) -> bool:
+    """Whether it can be written as UTF-8: half of a surrogate pair can't."""
+    try:
+        value.isascii() or value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def checked_text(what: str, value: str) -> str:
+    """The value; refused when it can't be written as UTF-8."""
+    if not is_text(value):
+        raise ArgumentError(f"{what} {value!r} can't be written as UTF-8")
+    return value
+
+
+def path_text(path: Path) -> str:
+    """A path as the engine takes it."""
+    text = os.fsdecode(path)
+    try:
+        valid = b"\0" not in os.fsencode(text)
+    except UnicodeEncodeError:
+        valid = False
+    if not valid:
+        raise ArgumentError(f"{text!r} can't be the name of a file")
+    return text
 
 
 def open_reader(paths: Paths) -> _core.Reader:
     """A file, a directory of shards, an index.json, or several files."""
-    if isinstance(paths, (str, os.PathLike)):
-        return _core.Reader(os.fspath(paths))
-    return _core.Reader([os.fspath(path) for path in paths])
+    if isinstance(paths, Iterable) and not isinstance(paths, (str, bytes, os.PathLike)):
+        return _core.Reader([path_text(path) for path in paths])
+    return _core.Reader(path_text(paths))
 
 
 def io_options(
-    *, backend: str = "auto", block_size: int | str = 0, queue_depth: int = 0, threads: int = 0
+    *, backend: str = "auto", block_size: int | str = 0, queue_depth: int = 0, threads: int = 0, **unknown: Any
 ) -> _core.IoOptions:
-    """IoTuning for the engine."""
-    return _core.IoOptions(backend=backend, block_size=parse_size(block_size), queue_depth=queue_depth, threads=threads)
+    """IoTuning for the engine. It is where keywords that nobody knows end up."""
+    if unknown:
+        raise TypeError(f"got an unexpected keyword argument {next(iter(unknown))!r}")
+    return _core.IoOptions(
+        backend=_word("backend", backend),
+        block_size=parse_size(block_size),
+        queue_depth=_count("queue_depth", queue_depth),
+        threads=_count("threads", threads),
+    )
 
 
 def load_options(
@@ -106,10 +172,10 @@ def load_options(
     """What a load takes."""
     return _core.LoadOptions(
         dtype=None if dtype is None else dtype_name(dtype),
-        verify=verify,
-        cache=cache,
-        landing=landing,
-        pool=pool,
+        verify=bool(verify),
+        cache=_word("cache", cache),
+        landing=_word("landing", landing),
+        pool=checked_pool(pool),
         io=io_options(**tuning),
         max_buffer=parse_size(max_buffer),
     )
@@ -128,13 +194,13 @@ def save_options(
 ) -> _core.SaveOptions:
     """What a save takes."""
     return _core.SaveOptions(
-        format=format or "",
+        format="" if format is None else _word("format", format),
         metadata=_check_metadata(metadata or {}),
-        max_shard_size=parse_size(max_shard_size or 0),
-        checksums=checksums,
-        shared=shared,
-        durable=durable,
-        method=method,
+        max_shard_size=0 if max_shard_size is None else parse_size(max_shard_size),
+        checksums=bool(checksums),
+        shared=_word("shared", shared),
+        durable=bool(durable),
+        method=_word("method", method),
         io=io_options(**tuning),
     )
 
@@ -143,4 +209,13 @@ def _check_metadata(metadata: Mapping[str, str]) -> dict[str, str]:
     for key, value in metadata.items():
         if not isinstance(key, str) or not isinstance(value, str):
             raise ArgumentError(f"metadata: {key!r}: both key and value must be strings")
+        checked_text("the metadata key", key)
+        checked_text(f"metadata: {key!r}: the value", value)
     return dict(metadata)
+
+
+def checked_pool(pool: Any) -> MemoryPool | None:
+    """The pool, if it is one."""
+    if pool is not None and not isinstance(pool, _core.MemoryPool):
+        raise ArgumentError(f"pool must be a MemoryPool, not {pool!r}")
+    return pool

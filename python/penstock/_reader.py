@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ._dtypes import BITS, numel
 from ._frameworks import get_framework
 from ._indexing import Basic, parse_index
-from ._options import load_options, open_reader
+from ._options import is_text, load_options, open_reader
 from ._packed import PackedTensor
 from .errors import ArgumentError, UnknownTensorError, UnsupportedError
 
@@ -39,7 +39,9 @@ def open(paths: Paths, framework: str | None = None, *, cache: str = "auto", **t
     ``f = penstock.open("model.safetensors")`` maps names to `LazyTensor`s: ``f["lm_head.weight"][2:5]`` reads those rows
     and nothing else. `framework`, `cache` and `tuning` are as in `load`.
     """
-    return Reader(open_reader(paths), framework, partial(load_options, cache=cache, **tuning))
+    options = partial(load_options, cache=cache, **tuning)
+    options()  # refuses at once what every read would
+    return Reader(open_reader(paths), framework, options)
 
 
 class Reader(Mapping[str, "LazyTensor"]):
@@ -90,13 +92,17 @@ class Reader(Mapping[str, "LazyTensor"]):
         self.close()
 
     def __getitem__(self, name: str) -> LazyTensor:
-        info = self.core.find(name) if isinstance(name, str) else None
+        info = self._find(name)
         if info is None:
             raise UnknownTensorError(f"{self.files[0].path}: no tensor is called {name!r}")
         return LazyTensor(self, info)
 
     def __contains__(self, name: object) -> bool:
-        return isinstance(name, str) and self.core.find(name) is not None
+        return self._find(name) is not None
+
+    def _find(self, name: object) -> Info | None:
+        core = self.core
+        return core.find(name) if isinstance(name, str) and is_text(name) else None
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.core.names())

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from . import _core
 from ._job import SaveJob
 from ._load import title
-from ._options import Stats, save_options
+from ._options import Stats, checked_pool, checked_text, path_text, save_options
 from ._packed import PackedTensor
 from ._progress import reporting
 from ._reader import LazyTensor
@@ -89,20 +89,23 @@ def save_async(
     pool: where the snapshot's memory comes from.
     arguments: as in `save`, but for progress and stats: the job has both.
     """
-    writer, owners = _make_writer(tensors, path, save_options(**arguments), None)
-    return SaveJob(_core.save_async(writer, snapshot, pool), os.fspath(path), owners)
+    # The process may be elsewhere by the time the file is made.
+    absolute = os.path.join(os.getcwd(), path_text(path))
+    writer, owners = _make_writer(tensors, absolute, save_options(**arguments), None)
+    nbytes = writer.nbytes
+    return SaveJob(_core.save_async(writer, bool(snapshot), checked_pool(pool)), absolute, owners, nbytes)
 
 
 def _make_writer(
     tensors: Any, path: Path, options: _core.SaveOptions, callback: Callback | None
 ) -> tuple[_core.Writer, list[Any]]:
     """A writer with everything added, and what keeps the memory alive."""
-    writer = _core.Writer(os.fspath(path), options, callback)
+    writer = _core.Writer(path_text(path), options, callback)
     owners = []
     for name, value in _named_tensors(tensors).items():
         if not isinstance(name, str):
             raise ArgumentError(f"tensor names are strings, not {type(name).__name__}")
-        source = make_source(name, value)
+        source = make_source(checked_text("the name", name), value)
         writer.add(name, source.dtype, source.shape, source.address, source.byte_strides)
         owners.append(source.owner)
     return writer, owners

@@ -28,6 +28,9 @@ class TensorInfo(str):
         _, self.dtype, self.shape, self.file, self.offset, self.nbytes = info
         return self
 
+    def __reduce__(self) -> tuple[type[TensorInfo], tuple[Info]]:
+        return TensorInfo, ((self.name, self.dtype, self.shape, self.file, self.offset, self.nbytes),)
+
     @property
     def name(self) -> str:
         """The name as a plain string."""

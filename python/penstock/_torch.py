@@ -11,7 +11,7 @@ from ._dtypes import BITS, TORCH_NAMES
 from ._packed import PackedTensor
 from ._places import Place
 from ._source import Source
-from .errors import UnsupportedError
+from .errors import ArgumentError, UnsupportedError
 
 if TYPE_CHECKING:
     from . import _core
@@ -73,6 +73,14 @@ def pick(tensor: Any, basic: Basic) -> Any:
     if flipped:
         tensor = tensor.flip(flipped)
     return tensor[basic.picks(absolute=True)]
+
+
+def device(device: Any) -> torch.device:
+    """A number is an accelerator's."""
+    try:
+        return torch.device(f"cuda:{device}" if isinstance(device, int) else device)
+    except (RuntimeError, TypeError) as problem:
+        raise ArgumentError(f"{device!r} is not a device") from problem
 
 
 def move(tensor: Any, device: Any) -> Any:
@@ -143,6 +151,8 @@ def place(name: str, value: Any) -> Place | None:
     """A tensor that can be loaded into; None when the value is none."""
     if not isinstance(value, torch.Tensor):
         return None
+    if torch.nn.parameter.is_lazy(value) or value.is_nested:
+        raise UnsupportedError(f"{name} has no shape yet: run the module once before it is loaded")
     dtype = NAMES.get(value.dtype)
     if dtype is None:
         raise UnsupportedError(f"{name}: no file holds {value.dtype}")
@@ -156,7 +166,18 @@ def place(name: str, value: Any) -> Place | None:
         identity = (value.device, pointer, shape, value.stride(), dtype)
         if value.device.type == "cpu" and value.is_contiguous() and not value.is_neg() and not value.is_conj():
             address = pointer
-    return Place(value, dtype, shape, value.numel() * value.element_size(), identity, address, value.is_meta)
+    return Place(value, dtype, shape, value.numel() * value.element_size(), identity, address, _obstacle(value))
+
+
+def _obstacle(value: torch.Tensor) -> str | None:
+    """Why a tensor can't be written to."""
+    if value.is_meta:
+        return "is on the meta device, which needs assign=True"
+    if value.layout is not torch.strided:
+        return f"is a {str(value.layout).removeprefix('torch.')} tensor, which needs assign=True"
+    if any(size > 1 and stride == 0 for size, stride in zip(value.shape, value.stride(), strict=True)):
+        return "is an expanded tensor, several of whose elements are one in memory"
+    return None
 
 
 def replacement(old: torch.Tensor, loaded: Any) -> Any:
@@ -170,7 +191,12 @@ def replacement(old: torch.Tensor, loaded: Any) -> Any:
     return loaded.requires_grad_(old.requires_grad)
 
 
+def mark_changed(value: torch.Tensor) -> None:
+    """Tells autograd that the memory was written to, as an in-place operation would."""
+    torch.autograd.graph.increment_version(value)
+
+
 def copy_into(old: torch.Tensor, loaded: torch.Tensor) -> None:
     """Copies where the memory could not be read into."""
-    with torch.no_grad():
+    with torch.no_grad(), torch.inference_mode(old.is_inference()):
         old.copy_(loaded)

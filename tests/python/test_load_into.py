@@ -253,3 +253,93 @@ def test_a_selection_can_be_loaded_into_a_module(file: Path, state: dict[str, to
 def test_a_target_that_is_none_is_refused(file: Path, target: Any) -> None:
     with pytest.raises(penstock.ArgumentError):
         penstock.load_into(target, file)
+
+
+class Copying(nn.Linear):
+    """Its state_dict() gives copies: writing to those changes nothing."""
+
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        destination[prefix + "weight"] = destination[prefix + "weight"].detach().clone()
+
+
+@pytest.mark.parametrize("assign", [True, False])
+def test_a_module_whose_state_is_a_copy_is_loaded(path: Path, assign: bool) -> None:
+    model = nn.Sequential(Copying(2, 2), nn.Linear(2, 2))
+    state = {
+        "0.weight": torch.eye(2),
+        "0.bias": torch.tensor([3.0, 4.0]),
+        "1.weight": torch.ones(2, 2),
+        "1.bias": torch.zeros(2),
+    }
+    penstock.save(state, path)
+    penstock.load_into(model, path, assign=assign)
+    assert model[0].weight.tolist() == [[1, 0], [0, 1]]
+    helpers.assert_same_tensors(dict(model.state_dict()), state)
+
+
+def test_a_module_that_does_not_take_its_own_state_is_an_error(path: Path) -> None:
+    class Odd(nn.Module):
+        def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+            destination[prefix + "made"] = torch.zeros(2)
+
+    penstock.save({"made": torch.ones(2)}, path)
+    for assign in (True, False):
+        with pytest.raises(penstock.ArgumentError, match="does not take what its state_dict gives: made"):
+            penstock.load_into(Odd(), path, assign=assign)
+
+
+def read_only(array: Any) -> Any:
+    array.flags.writeable = False
+    return array
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "message"),
+    [
+        (np.zeros(3), read_only(np.zeros(3)), "b is read-only"),
+        (np.zeros(3), np.broadcast_to(np.zeros(1), (3,)), "b is read-only"),
+        (torch.zeros(3), torch.zeros(1).expand(3), "b is an expanded tensor"),
+        (torch.zeros(3), torch.zeros(3).to_sparse(), "b is a sparse_coo tensor"),
+        (torch.zeros(3), nn.UninitializedParameter(), "b has no shape yet"),
+    ],
+)
+def test_what_cannot_be_written_to_is_refused_before_anything_changes(
+    path: Path, first: Any, second: Any, message: str
+) -> None:
+    penstock.save({"a": np.ones(3), "b": np.ones(3)}, path)
+    with pytest.raises(penstock.Error, match=message):
+        penstock.load_into({"a": first, "b": second}, path, assign=False)
+    assert first.tolist() == [0, 0, 0]
+
+
+@pytest.mark.parametrize("assign", [True, False])
+def test_a_lazy_module_is_refused(path: Path, assign: bool) -> None:
+    penstock.save(nn.Linear(2, 2), path)
+    with pytest.raises(penstock.Error, match="weight has no shape yet: run the module once"):
+        penstock.load_into(nn.LazyLinear(2), path, assign=assign)
+
+
+def test_an_optimizer_is_no_target(path: Path) -> None:
+    model = nn.Linear(2, 2)
+    penstock.save(model, path)
+    with pytest.raises(penstock.ArgumentError, match="expected a torch module or a dict of tensors, not SGD"):
+        penstock.load_into(torch.optim.SGD(model.parameters(), 0.1), path)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_autograd_notices_that_memory_was_read_into(path: Path, dtype: torch.dtype) -> None:
+    model = nn.Linear(2, 2).to(dtype)
+    penstock.save(nn.Linear(2, 2), path)
+    loss = model(torch.ones(1, 2, dtype=dtype, requires_grad=True)).sum()
+    penstock.load_into(model, path, assign=False)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
+def test_inference_tensors_are_read_into(path: Path) -> None:
+    penstock.save({"a": torch.ones(3), "b": torch.ones(2, 2)}, path)
+    with torch.inference_mode():
+        target = {"a": torch.zeros(3), "b": torch.zeros(2, 2).t()}
+    penstock.load_into(target, path, assign=False)
+    assert (target["a"].sum(), target["b"].sum()) == (3, 4)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -208,13 +209,155 @@ def test_a_model_that_does_not_fit_is_told_as_the_reference_does(path: Path) -> 
     assert (set(ours[0]), ours[1]) == (set(theirs[0]), theirs[1])
 
 
-def test_a_strict_failure_changes_nothing(path: Path) -> None:
-    safetensors.torch.save_file({"a.weight": torch.zeros(3, 3)}, path)
-    model = Tied()
-    before = model.a.weight.detach().clone()
-    with pytest.raises(penstock.Error):
-        penstock.safetensors.load_model(model, path)
-    assert torch.equal(model.a.weight, before)
+class Renaming(nn.Linear):
+    """Takes the names of an older version."""
+
+    def _load_from_state_dict(self, state: Any, prefix: str, *arguments: Any) -> None:
+        if prefix + "old" in state:
+            state[prefix + "weight"] = state.pop(prefix + "old")
+        super()._load_from_state_dict(state, prefix, *arguments)
+
+
+class Copying(nn.Linear):
+    """Its state_dict() gives copies."""
+
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        for name in ("weight", "bias"):
+            destination[prefix + name] = destination[prefix + name].detach().clone()
+
+
+def outcome(load: Any, make: Any, path: Path, strict: bool) -> tuple[Any, dict[str, Any]]:
+    """What a load_model says, and what is in the model then."""
+    torch.manual_seed(0)
+    model = make()
+    try:
+        missing, unexpected = load(model, path, strict=strict)
+        told: Any = (sorted(missing), sorted(unexpected))
+    except RuntimeError:
+        told = RuntimeError
+    return told, {name: tensor.tolist() for name, tensor in model.state_dict().items()}
+
+
+@pytest.mark.parametrize(
+    ("make", "state"),
+    [
+        (lambda: Renaming(2, 2), {"old": torch.eye(2), "bias": torch.ones(2)}),
+        (lambda: Copying(2, 2), {"weight": torch.eye(2), "bias": torch.ones(2)}),
+        (lambda: nn.Linear(2, 2), {"weight": torch.eye(2, dtype=torch.int32), "bias": torch.ones(2)}),
+        (
+            lambda: nn.BatchNorm1d(2),
+            {name: torch.full((2,), 3.0) for name in ("weight", "bias", "running_mean", "running_var")},
+        ),
+        (lambda: nn.Linear(2, 2), {"weight": torch.eye(3), "bias": torch.ones(2)}),
+        (lambda: nn.Linear(2, 2), {"weight": torch.eye(2)}),
+        (lambda: nn.Linear(2, 2), {"weight": torch.eye(2), "bias": torch.ones(2), "more": torch.ones(1)}),
+    ],
+    ids=["renamed", "copies", "integers", "old batch norm", "shape", "missing", "unexpected"],
+)
+@pytest.mark.parametrize("strict", [True, False])
+def test_load_model_does_what_the_reference_does(path: Path, make: Any, state: dict[str, Any], strict: bool) -> None:
+    safetensors.torch.save_file(state, path)
+    results = [
+        outcome(load, make, path, strict) for load in (penstock.safetensors.load_model, safetensors.torch.load_model)
+    ]
+    assert results[0] == results[1]
+
+
+def test_a_file_that_does_not_fit_its_model_is_told_in_one_line(path: Path) -> None:
+    safetensors.torch.save_file({"weight": torch.eye(3), "bias": torch.ones(2)}, path)
+    with pytest.raises(penstock.ArgumentError, match="size mismatch for weight") as caught:
+        penstock.safetensors.load_model(nn.Linear(2, 2), path)
+    assert isinstance(caught.value, RuntimeError)
+    assert "\n" not in str(caught.value)
+
+
+def test_both_names_of_a_tie_in_the_file_are_told_as_the_reference_does(path: Path) -> None:
+    safetensors.torch.save_file({"a.weight": torch.zeros(3, 3), "b.weight": torch.ones(3, 3)}, path)
+    ours = penstock.safetensors.load_model(Tied(), path, strict=False)
+    theirs = safetensors.torch.load_model(Tied(), path, strict=False)
+    assert (set(ours[0]), sorted(ours[1])) == (set(theirs[0]), sorted(theirs[1]))
+
+
+def test_load_model_leaves_the_model_on_its_device(path: Path) -> None:
+    model = nn.Linear(2, 2)
+    penstock.save(model, path)
+    with pytest.raises(penstock.safetensors.SafetensorError):
+        penstock.safetensors.load_model(model, path, device="meta")
+    assert model.weight.device.type == "cpu"
+
+
+@pytest.mark.parametrize("function", ["save", "save_file"])
+def test_refusals_are_also_what_the_reference_raises(path: Path, function: str) -> None:
+    tensor = torch.ones(3)
+    arguments = () if function == "save" else (path,)
+    for tensors, kind in [({"a": tensor, "b": tensor}, RuntimeError), ({"a": torch.eye(3).to_sparse()}, ValueError)]:
+        with pytest.raises(kind):
+            getattr(safetensors.torch, function)(tensors, *arguments)
+        with pytest.raises(kind) as caught:
+            getattr(penstock.safetensors.torch, function)(tensors, *arguments)
+        assert isinstance(caught.value, penstock.safetensors.SafetensorError)
+        assert kind is ValueError or "save_model" in str(caught.value)
+        assert "/dev/shm" not in str(caught.value)
+
+
+def test_bytes_are_made_where_there_is_space(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with a /dev/shm of 64 MB and more than that to save."""
+    directories = []
+
+    def save_with_little_memory(tensors: Any, path: Path, **arguments: Any) -> None:
+        directories.append(path.parent.parent)
+        if path.is_relative_to("/dev/shm"):
+            raise penstock.NoSpaceError(f"{path}: no space left on device")
+        penstock.save(tensors, path, **arguments)
+
+    monkeypatch.setattr("penstock.safetensors._bytes.save", save_with_little_memory)
+    data = penstock.safetensors.torch.save({"x": torch.ones(3)})
+    assert safetensors.torch.load(data)["x"].tolist() == [1, 1, 1]
+    assert directories[-1] == Path(tempfile.gettempdir())
+
+
+def test_errors_in_bytes_say_bytes() -> None:
+    with pytest.raises(penstock.FormatError, match="^<bytes>: "):
+        penstock.safetensors.torch.load(b"x" * 100)
+
+
+def test_bytearrays_are_bytes(tensors: dict[str, torch.Tensor]) -> None:
+    data = safetensors.torch.save(tensors)
+    helpers.assert_same_tensors(penstock.safetensors.torch.load(bytearray(data)), tensors)
+    helpers.assert_same_tensors(penstock.safetensors.torch.load(memoryview(data)), tensors)
+
+
+@pytest.mark.parametrize("index", [slice(0, 1), [0, 1]])
+def test_a_slice_outlives_its_file(path: Path, index: Any) -> None:
+    safetensors.torch.save_file({"x": torch.arange(6.0)}, path)
+    with penstock.safetensors.safe_open(path, "pt") as ours, safetensors.safe_open(path, "pt") as theirs:
+        slices = ours.get_slice("x"), theirs.get_slice("x")
+    assert helpers.same(slices[0][index], slices[1][index])
+
+
+def test_empty_metadata_is_not_none(path: Path) -> None:
+    safetensors.torch.save_file({"x": torch.ones(1)}, path, metadata={})
+    with penstock.safetensors.safe_open(path, "pt") as file:
+        assert file.metadata() == {}
+
+
+@pytest.mark.parametrize(("framework", "device"), [("pt", "foo"), ("np", "cuda:0"), ("np", 0)])
+def test_a_device_that_is_none_is_refused_at_once(file: Path, framework: str, device: Any) -> None:
+    with pytest.raises(safetensors.SafetensorError):
+        safetensors.safe_open(file, framework, device)
+    with pytest.raises(penstock.safetensors.SafetensorError):
+        penstock.safetensors.safe_open(file, framework, device)
+    with pytest.raises(penstock.ArgumentError):
+        penstock.stream(file, device, framework=framework)
+
+
+def test_a_single_element_is_an_array(path: Path) -> None:
+    safetensors.torch.save_file({"x": torch.arange(24.0).reshape(2, 3, 4)}, path)
+    with penstock.safetensors.safe_open(path, "np") as ours, safetensors.safe_open(path, "np") as theirs:
+        for file in (ours, theirs):
+            element = file.get_slice("x")[1, 1, 1]
+            assert (type(element), element.shape, element.item()) == (np.ndarray, (), 17)
 
 
 def test_tensors_that_cover_each_other_only_in_part_cannot_be_a_model(path: Path) -> None:

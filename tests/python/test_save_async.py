@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import threading
+import warnings
+import weakref
 from pathlib import Path
 
 import helpers
+import numpy as np
 import penstock
 import pytest
 import torch
@@ -111,3 +116,76 @@ def test_several_jobs_run_at_once(tmp_path: Path) -> None:
     for i, job in enumerate(jobs):
         job.wait()
         assert penstock.load(tmp_path / f"{i}.safetensors")["x"].unique().tolist() == [float(i)]
+
+
+def test_a_relative_path_is_where_the_process_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    job = penstock.save_async({"x": torch.zeros(2**22)}, "model.safetensors", **SLOW)
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    job.wait()
+    assert job.path == str(tmp_path / "model.safetensors")
+    assert sorted(os.listdir(tmp_path)) == ["elsewhere", "model.safetensors"]
+
+
+def finished_badly(directory: Path) -> penstock.SaveJob:
+    """A job that failed, and that nobody asked."""
+    job = penstock.save_async({"x": torch.ones(2)}, directory / "no" / "such.safetensors")
+    while not job.done:
+        threading.Event().wait(0.001)
+    return job
+
+
+def test_one_failure_is_not_anothers(tmp_path: Path, path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    finished_badly(tmp_path)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        job = penstock.save_async({"x": torch.ones(2)}, path)
+    assert "such.safetensors" in capsys.readouterr().err
+    job.wait()
+    assert penstock.load(path)["x"].tolist() == [1, 1]
+
+
+def test_an_error_that_staged_raised_is_not_told_again(tmp_path: Path, path: Path) -> None:
+    job = finished_badly(tmp_path)
+    with pytest.raises(penstock.NotFoundError):
+        job.staged()
+    penstock.save_async({"x": torch.ones(2)}, path).wait()  # warnings are errors here
+
+
+class Watched(np.ndarray):
+    """An array that can be weakly referenced."""
+
+
+@pytest.mark.parametrize("snapshot", [True, False])
+def test_a_job_that_nobody_asks_lets_the_memory_go(path: Path, snapshot: bool) -> None:
+    array = np.ones(2**10).view(Watched)
+    gone = threading.Event()
+    weakref.finalize(array, gone.set)
+    job = penstock.save_async({"x": array}, path, snapshot=snapshot)
+    del array
+    gc.collect()
+    assert gone.wait(60)
+    job.wait()
+    assert penstock.load(path)["x"].sum() == 2**10
+
+
+def test_threads_may_start_jobs_at_once(tmp_path: Path) -> None:
+    problems: list[Exception] = []
+
+    def save_many(number: int) -> None:
+        try:
+            for i in range(40):
+                penstock.save_async({"x": torch.ones(1)}, tmp_path / f"{number}-{i}.safetensors", durable=False)
+        except Exception as problem:
+            problems.append(problem)
+
+    threads = [threading.Thread(target=save_many, args=(number,)) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert problems == []
+    for job in list(penstock._job._running):
+        job.wait()
+    assert len(os.listdir(tmp_path)) == 240

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from pathlib import Path
 
 import helpers
@@ -70,3 +72,11 @@ def test_a_filtered_load_allocates_only_what_it_selects(tmp_path: Path) -> None:
     loaded = penstock.load(path, select="small", cache="direct", pool=pool)
     assert torch.equal(loaded["small"], torch.ones(2**10))
     assert pool.used_bytes < 2**20
+
+
+def test_what_is_known_of_a_tensor_can_be_copied_and_pickled(file: Path) -> None:
+    info = next(tensor for tensor in penstock.inspect(file).tensors if tensor == "embed.weight")
+    for made in (copy.deepcopy(info), copy.copy(info), pickle.loads(pickle.dumps(info))):
+        assert type(made) is penstock.TensorInfo
+        assert (made.name, made.dtype, made.shape) == ("embed.weight", "BF16", (50, 16))
+        assert (made.file, made.offset, made.nbytes) == (info.file, info.offset, info.nbytes)

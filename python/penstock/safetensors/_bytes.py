@@ -10,28 +10,43 @@ from typing import Any
 
 from .._load import load
 from .._save import save
-from ..errors import ArgumentError
+from ..errors import ArgumentError, NoSpaceError
+from ._errors import called
 
 _MEMORY_DIRECTORY = "/dev/shm"
+_NAME = "<bytes>"
 
 
 def load_bytes(data: bytes, framework: str) -> dict[str, Any]:
     """The tensors of a file that is in memory."""
-    if not isinstance(data, bytes):
+    if not isinstance(data, (bytes, bytearray, memoryview)):
         raise ArgumentError(f"expected bytes, not {type(data).__name__}")
     descriptor = os.memfd_create("safetensors", os.MFD_CLOEXEC)
+    path = f"/proc/self/fd/{descriptor}"
     try:
         with os.fdopen(descriptor, "wb", closefd=False) as file:
             file.write(data)
-        return load(f"/proc/self/fd/{descriptor}", framework=framework, cache="buffered")
+        with called(path, _NAME):
+            return load(path, framework=framework, cache="buffered")
     finally:
         os.close(descriptor)
 
 
 def save_bytes(tensors: Mapping[str, Any], metadata: Mapping[str, str] | None, *, shared: str = "refuse") -> bytes:
     """What the file would hold."""
-    directory = _MEMORY_DIRECTORY if os.access(_MEMORY_DIRECTORY, os.W_OK) else None
+    if os.access(_MEMORY_DIRECTORY, os.W_OK):
+        try:
+            return _save_in(_MEMORY_DIRECTORY, tensors, metadata, shared)
+        except NoSpaceError:  # Containers have little of it: 64 MB where nothing else was asked for.
+            pass
+    return _save_in(None, tensors, metadata, shared)
+
+
+def _save_in(
+    directory: str | None, tensors: Mapping[str, Any], metadata: Mapping[str, str] | None, shared: str
+) -> bytes:
     with tempfile.TemporaryDirectory(dir=directory) as folder:
         path = Path(folder) / "tensors.safetensors"
-        save(tensors, path, format="safetensors", metadata=metadata, shared=shared, durable=False)
+        with called(str(path), _NAME):
+            save(tensors, path, format="safetensors", metadata=metadata, shared=shared, durable=False)
         return path.read_bytes()

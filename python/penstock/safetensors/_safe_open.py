@@ -5,14 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from .._frameworks import get_framework
-from .._load import is_cpu, torch_device
-from .._reader import LazyTensor
+from .._load import is_cpu
+from .._reader import LazyTensor, Reader
 from .._reader import open as open_reader
-from ..errors import Error, TensorIndexError, UnsupportedError
+from ..errors import ArgumentError, Error, TensorIndexError, UnsupportedError
 from ._arguments import cache_for
 
 if TYPE_CHECKING:
     import os
+    from pathlib import Path
     from types import TracebackType
 
 
@@ -26,8 +27,14 @@ class safe_open:  # noqa: N801
         self, filename: str | os.PathLike[str], framework: str, device: str | int = "cpu", *, backend: str = "mmap"
     ) -> None:
         self._framework = get_framework(framework)
-        self._device = None if is_cpu(device) else torch_device(device)
-        self._reader = open_reader(filename, framework, cache=cache_for(backend))
+        self._device = None if is_cpu(device) else self._framework.device(device)
+        self._opened: Reader | None = open_reader(filename, framework, cache=cache_for(backend))
+
+    @property
+    def _reader(self) -> Reader:
+        if self._opened is None:
+            raise ArgumentError("the file is closed")
+        return self._opened
 
     def keys(self) -> list[str]:
         """The names, sorted."""
@@ -39,7 +46,7 @@ class safe_open:  # noqa: N801
 
     def metadata(self) -> dict[str, str] | None:
         """The file's metadata; None when it has none."""
-        return self._reader.metadata or None
+        return self._reader.metadata or ({} if _has_metadata(self._reader.files[0].path) else None)
 
     def get_tensor(self, name: str) -> Any:
         """One tensor, whole."""
@@ -60,7 +67,7 @@ class safe_open:  # noqa: N801
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._reader.close()
+        self._opened = None  # slices that were given out go on reading
 
     def _place(self, tensor: Any) -> Any:
         return tensor if self._device is None else self._framework.move(tensor, self._device)
@@ -92,9 +99,16 @@ class PySafeSlice:
     def _whole(self, index: Any, problem: Error) -> Any:
         """Lists, masks and tensors of positions: the framework's own indexing knows what they mean."""
         try:
-            return self._file.get_tensor(self._tensor.name)[index]
+            return self._file._place(self._tensor.load())[index]
         except (IndexError, TypeError) as error:
             raise TensorIndexError(f"{self._tensor.name}: {error}") from problem
+
+
+def _has_metadata(path: Path) -> bool:
+    """Whether the header has metadata, if only an empty one, which the engine takes for none."""
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        return b'"__metadata__"' in file.read(length)
 
 
 def _is_advanced(index: Any) -> bool:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import TYPE_CHECKING
 
-from .._into import load_into
-from .._load import is_cpu, torch_device
 from .._load import load as _load
-from .._options import open_reader
 from .._save import save as _save
 from ..errors import ArgumentError
 from ._arguments import cache_for
 from ._bytes import load_bytes, save_bytes
+from ._errors import ModelError, as_reference
 
 if TYPE_CHECKING:
     import os
@@ -27,12 +25,14 @@ def save_file(
     tensors: Mapping[str, Tensor], filename: str | os.PathLike[str], metadata: dict[str, str] | None = None
 ) -> None:
     """Saves tensors to a file. Tensors that share memory are refused."""
-    _save(tensors, filename, format="safetensors", metadata=metadata)
+    with as_reference():
+        _save(tensors, filename, format="safetensors", metadata=metadata)
 
 
 def save(tensors: Mapping[str, Tensor], metadata: dict[str, str] | None = None) -> bytes:
     """What `save_file` would write."""
-    return save_bytes(tensors, metadata)
+    with as_reference():
+        return save_bytes(tensors, metadata)
 
 
 def load_file(
@@ -56,9 +56,7 @@ def save_model(
     loose = [name for name in kept if not state[name].is_contiguous()]
     if loose and not force_contiguous:
         raise ArgumentError(f"{loose[0]} is not contiguous; force_contiguous=True saves it all the same")
-    _save(
-        {name: state[name] for name in kept}, filename, format="safetensors", metadata={**aliases, **(metadata or {})}
-    )
+    save_file({name: state[name] for name in kept}, filename, {**aliases, **(metadata or {})})
 
 
 def load_model(
@@ -69,27 +67,26 @@ def load_model(
     *,
     backend: str = "mmap",
 ) -> tuple[set[str], list[str]]:
-    """Loads a file into a module's own memory. Returns the names that were missing and those that were not expected."""
-    if not is_cpu(device):
-        model.to(torch_device(device))
-    missing, unexpected = _compare(model.state_dict(), open_reader(filename).names())
+    """Loads a file through a module's load_state_dict. Returns the names that were missing and those not expected.
+
+    The file is loaded onto `device` first; the module stays where it is. Of names that share memory the file holds one.
+    `penstock.load_into` reads into the module's own memory, and changes nothing when the file does not fit.
+    """
+    state = load_file(filename, device, backend=backend)
+    _, aliases = _without_aliases(model.state_dict(), preferred=state)
+    try:
+        result = model.load_state_dict(state, strict=False)
+    except RuntimeError as problem:
+        raise ModelError(f"{filename}: {' '.join(str(problem).split())}") from problem
+    missing, unexpected = set(result.missing_keys), list(result.unexpected_keys)
+    unexpected += [name for name in aliases if name not in missing]
+    missing -= aliases.keys()
     if strict and (missing or unexpected):
-        raise ArgumentError(f"{filename}: missing: {sorted(missing)}; not expected: {sorted(unexpected)}")
-    load_into(model, filename, strict=False, assign=False, cache=cache_for(backend))
+        raise ModelError(f"{filename}: missing: {sorted(missing)}; not expected: {sorted(unexpected)}")
     return missing, unexpected
 
 
-def _compare(state: Mapping[str, Tensor], names: list[str]) -> tuple[set[str], list[str]]:
-    """What the file lacks and what the module lacks. A name is there when one is whose memory holds it."""
-    _, aliases = _without_aliases(state)
-    keepers = {name: aliases.get(name, name) for name in state}
-    held = {keepers[name] for name in names if name in state and state[name].numel() == state[keepers[name]].numel()}
-    present = set(names)
-    missing = {name for name in state if name not in present and keepers[name] not in held}
-    return missing, [name for name in names if name not in state]
-
-
-def _without_aliases(state: Mapping[str, Tensor]) -> tuple[list[str], dict[str, str]]:
+def _without_aliases(state: Mapping[str, Tensor], preferred: Container[str] = ()) -> tuple[list[str], dict[str, str]]:
     """The names to store, and for each other name the stored one whose memory holds it."""
     by_storage: dict[tuple[object, int], list[str]] = {}
     for name, tensor in state.items():
@@ -100,7 +97,7 @@ def _without_aliases(state: Mapping[str, Tensor]) -> tuple[list[str], dict[str, 
     aliases: dict[str, str] = {}
     for names in by_storage.values():
         for group in _overlapping(names, state):
-            keeper = _widest(group, state)
+            keeper = _widest(group, state, preferred)
             kept.append(keeper)
             aliases.update((name, keeper) for name in group if name != keeper)
     return kept, aliases
@@ -128,8 +125,8 @@ def _overlapping(names: list[str], state: Mapping[str, Tensor]) -> list[list[str
     return groups
 
 
-def _widest(names: list[str], state: Mapping[str, Tensor]) -> str:
-    """The name to store: the first, in order, of those whose memory covers all the others'."""
+def _widest(names: list[str], state: Mapping[str, Tensor], preferred: Container[str]) -> str:
+    """The name to store: the first, in order, of those whose memory covers all the others', a preferred one if any."""
     begin = min(_span(state[name])[0] for name in names)
     end = max(_span(state[name])[1] for name in names)
     whole = [
@@ -138,5 +135,5 @@ def _widest(names: list[str], state: Mapping[str, Tensor]) -> str:
         if _span(state[name]) == (begin, end) and state[name].numel() * state[name].element_size() == end - begin
     ]
     if not whole:
-        raise ArgumentError(f"{', '.join(sorted(names))} share memory, and none of them holds it all")
-    return whole[0]
+        raise ModelError(f"{', '.join(sorted(names))} share memory, and none of them holds it all")
+    return next((name for name in whole if name in preferred), whole[0])
