@@ -36,6 +36,22 @@ bool is_misaligned(const TensorInfo* tensor) {
   return tensor->nbytes > 0 && !is_aligned(tensor->offset, dtype_alignment(tensor->dtype));
 }
 
+// The kernel may have taken a page here and there; those are read again before the mapping is handed out.
+bool is_mostly_resident(const File& file, ByteRange range) {
+  const std::uint64_t resident = file.resident_bytes(range);
+  return resident == range.size() || resident >= range.size() - range.size() / 10;
+}
+
+// Brings in what the page cache lacks, where a failed read is an error and not yet a signal.
+void complete(const File& file, const Mapping& mapping) {
+  int result = 0;
+  do {
+    result = ::madvise(mapping.data(), mapping.size(), MADV_POPULATE_READ);
+  } while (result != 0 && errno == EINTR);
+  // Kernels before 5.14 can't be asked; there the pages come when they are touched.
+  if (result != 0 && errno != EINVAL) throw_errno(file.path(), "cannot read into the page cache", errno);
+}
+
 // Gives the misaligned tensors of a mapped file memory where they are aligned, all of them together.
 void move_misaligned(const FileSelection& selected, std::span<Tensor> tensors, HostPool& pool, Stats& stats) {
   constexpr std::uint64_t kCacheLine = 64;
@@ -73,7 +89,7 @@ bool should_map(const Selection& selection, const LoadOptions& options) {
     const ByteRange hull = selected.hull();
     // Tensors that would have to be moved anyway are better read together.
     if (std::any_of(selected.tensors.begin(), selected.tensors.end(), is_misaligned)) return false;
-    if (file.resident_bytes(hull) != hull.size() || !file.on_local_filesystem()) return false;
+    if (!is_mostly_resident(file, hull) || !file.on_local_filesystem()) return false;
   }
   return true;
 }
@@ -86,6 +102,9 @@ LoadResult map_selection(const Reader::State&, const Selection& selection, const
     selected.file->check_unchanged();
     const ByteRange hull = selected.hull();
     const auto mapped = map_range(*selected.file, hull);
+    if (options.cache == CachePolicy::kAuto && selected.file->resident_bytes(hull) < hull.size()) {
+      complete(*selected.file, mapped->mapping);
+    }
     std::byte* base = mapped->mapping.data();
     for (const TensorInfo* tensor : selected.tensors) {
       const std::span<std::byte> bytes(base + (base != nullptr ? mapped->skew + (tensor->offset - hull.begin) : 0),

@@ -15,7 +15,7 @@ namespace {
 
 // Measured: see docs/tuning.md.
 constexpr std::uint64_t kBlockSize = 2 * kMiB;
-constexpr unsigned kQueueDepth = 8;
+constexpr unsigned kQueueDepth = 16;
 constexpr unsigned kMaxDefaultThreads = 4;
 constexpr std::uint64_t kSmallTransfer = 4 * kMiB;
 constexpr std::uint64_t kSmallBlock = 1 * kMiB;
