@@ -1,4 +1,5 @@
-// DType: the element types that a file can hold. Names and widths are those of the safetensors format.
+// DType: the element types that a file can hold. Names and widths are those of the safetensors format; C32 and C128,
+// which it lacks, are named in its manner.
 //
 // F4 and the F6 types are narrower than a byte: elements are packed, and a tensor of them must fill whole bytes.
 #pragma once
@@ -32,9 +33,11 @@ enum class DType : std::uint8_t {
   kF64,
   kI64,
   kU64,
+  kC32,  // from here on: not in safetensors
+  kC128,
 };
 
-inline constexpr int kDTypeCount = static_cast<int>(DType::kU64) + 1;
+inline constexpr int kDTypeCount = static_cast<int>(DType::kC128) + 1;
 
 // "F32", "BF16", "F8_E4M3" ...
 std::string_view dtype_name(DType dtype) noexcept;
@@ -42,7 +45,13 @@ std::string_view dtype_name(DType dtype) noexcept;
 // The inverse of dtype_name; nothing for a name that is not one.
 std::optional<DType> parse_dtype(std::string_view name) noexcept;
 
-// Width of one element in bits: 4, 6, 8, 16, 32 or 64.
+// torch's name: "float32", "bfloat16", "float8_e4m3fn" ... Empty for the F6 types, which torch does not have.
+std::string_view dtype_torch_name(DType dtype) noexcept;
+
+// The inverse of dtype_torch_name; takes torch's other names ("half", "long") too.
+std::optional<DType> parse_torch_dtype(std::string_view name) noexcept;
+
+// Width of one element in bits: 4, 6, 8, 16, 32, 64 or 128.
 unsigned dtype_bits(DType dtype) noexcept;
 
 // Width of one element in bytes, at least 1: what a pointer to it must be aligned to.

@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "penstock/memory.h"
 #include "penstock/tensor.h"
@@ -77,9 +78,20 @@ enum class WriteMethod { kAuto, kDirect, kUncached, kBuffered };
 //   kDuplicate    each is written in full
 enum class SharedTensors { kRefuse, kDeduplicate, kDuplicate };
 
+// What a FlashPack file leaves open. See docs/formats/flashpack.md.
+struct FlashPackOptions {
+  std::uint64_t align_bytes = 128;  // of every tensor
+  bool keep_order = false;          // tensors in the order they were added; else those with the most elements first
+  bool align_large = false;         // tensors of at least 256 KiB start on a multiple of 4096 bytes
+
+  friend bool operator==(const FlashPackOptions&, const FlashPackOptions&) = default;
+};
+
 struct SaveOptions {
   // What is written.
-  std::string format;  // "safetensors"; empty: by the suffix of the path
+  std::string format;          // "safetensors", "flashpack"; empty: by the suffix of the path
+  std::optional<DType> dtype;  // convert floating tensors while they are written
+  FlashPackOptions flashpack;  // changed for another format: refused
   Metadata metadata;
   std::uint64_t max_shard_size = 0;  // 0: one file; else shards of at most this many bytes, and an index
   bool checksums = false;            // store a CRC-32C of every tensor in the metadata ("penstock.crc32c")
@@ -94,6 +106,12 @@ struct SaveOptions {
   IoOptions io;
 
   ProgressFunction progress;
+};
+
+// A step of a save and how long it took: "build_index", "reserve", "write", "sync", "rename".
+struct Phase {
+  std::string name;
+  double seconds = 0;
 };
 
 // What a load or save did.
@@ -116,7 +134,8 @@ struct Stats {
   std::size_t block_size = 0;
   unsigned queue_depth = 0;
   unsigned threads = 0;
-  std::string reason;  // one sentence: why this path was chosen
+  std::string reason;         // one sentence: why this path was chosen
+  std::vector<Phase> phases;  // of a save, in their order
 };
 
 }  // namespace penstock

@@ -4,6 +4,7 @@
 #include "penstock/convert.h"
 #include "penstock/dtype.h"
 #include "penstock/error.h"
+#include "penstock/flashpack.h"
 #include "penstock/measure.h"
 #include "penstock/memory.h"
 #include "penstock/options.h"

@@ -23,7 +23,7 @@ namespace penstock {
 struct FileInfo {
   std::filesystem::path path;
   std::uint64_t size = 0;
-  std::string format;  // "safetensors"
+  std::string format;  // "safetensors", "flashpack"
   Metadata metadata;
 };
 
@@ -111,6 +111,7 @@ class Reader {
 
  private:
   friend struct ReaderAccess;
+  explicit Reader(std::shared_ptr<const State> state);
   std::shared_ptr<const State> state_;
 };
 

@@ -177,6 +177,13 @@ void bind_reader(nb::module_& module) {
                    "LoadOptions) -> "
                    "tuple[" PENSTOCK_LOADED "]"))
       .def("stream", &open_stream, nb::arg("names").none(), nb::arg("options"));
+
+  module.def("flashpack_footer", &flashpack_footer, nb::arg("path"), nb::call_guard<GilRelease>(),
+             nb::sig("def flashpack_footer(path: str | os.PathLike[str]) -> str"),
+             "The JSON of a FlashPack file's footer, once all of it was checked.");
+  module.def("open_flashpack_blocks", &open_flashpack_blocks, nb::arg("path"), nb::call_guard<GilRelease>(),
+             nb::sig("def open_flashpack_blocks(path: str | os.PathLike[str]) -> Reader"),
+             "A FlashPack file's blocks as tensors \"0\", \"1\", ...");
 }
 
 }  // namespace penstock::python

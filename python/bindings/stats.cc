@@ -23,6 +23,9 @@ nb::dict stats_dict(const Stats& stats) {
   result["queue_depth"] = stats.queue_depth;
   result["threads"] = stats.threads;
   result["reason"] = stats.reason;
+  nb::dict phases;
+  for (const Phase& phase : stats.phases) phases[nb::cast(phase.name)] = phase.seconds;
+  result["phases"] = phases;
   return result;
 }
 

@@ -28,6 +28,8 @@ TORCH_NAMES = {
     "F64": "float64",
     "I64": "int64",
     "U64": "uint64",
+    "C32": "complex32",
+    "C128": "complex128",
 }
 
 # Width of an element in bits.
@@ -37,8 +39,9 @@ BITS = {
     "F6_E3M2": 6,
     **dict.fromkeys(("BOOL", "U8", "I8", "F8_E5M2", "F8_E4M3", "F8_E8M0", "F8_E4M3FNUZ", "F8_E5M2FNUZ"), 8),
     **dict.fromkeys(("I16", "U16", "F16", "BF16"), 16),
-    **dict.fromkeys(("I32", "U32", "F32"), 32),
+    **dict.fromkeys(("I32", "U32", "F32", "C32"), 32),
     **dict.fromkeys(("C64", "F64", "I64", "U64"), 64),
+    "C128": 128,
 }
 
 # In NumPy these come from the ml_dtypes package.
@@ -74,4 +77,4 @@ def kind(dtype: str) -> str:
     """Types of one kind can stand in for each other: "floating", "complex", "bool" or "integer"."""
     if dtype in FLOATING:
         return "floating"
-    return {"C64": "complex", "BOOL": "bool"}.get(dtype, "integer")
+    return {"C32": "complex", "C64": "complex", "C128": "complex", "BOOL": "bool"}.get(dtype, "integer")

@@ -16,7 +16,7 @@ from ._select import TensorInfo, resolve
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from ._options import IoTuning, Path, Paths
+    from ._options import FlashPackArguments, IoTuning, Path, Paths
     from ._progress import Progress
     from ._select import Select
 
@@ -37,12 +37,12 @@ def convert(
     method: str = "auto",
     progress: Progress = None,
     stats: dict[str, Any] | None = None,
-    **tuning: Unpack[IoTuning],
+    **tuning: Unpack[FlashPackArguments],
 ) -> Stats:
     """Copies a checkpoint to another format, element type or set of shards, in a stream, in bounded memory.
 
     `metadata` is added to what the source has (`keep_metadata`). An existing target is refused unless `overwrite` is set.
-    The other arguments are those of `load` and `save`.
+    A type that the target's format lacks is refused. The other arguments are those of `load` and `save`.
     """
     options = save_options(
         format=format,

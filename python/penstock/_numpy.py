@@ -18,11 +18,14 @@ if TYPE_CHECKING:
     from ._indexing import Basic
 
 
+NOWHERE = frozenset({"C32"})  # neither NumPy nor ml_dtypes has it
+
+
 def _native_dtypes() -> dict[str, np.dtype[Any]]:
     return {
         name: np.dtype(numpy_name)
         for name, numpy_name in TORCH_NAMES.items()
-        if name not in ML_DTYPES and BITS[name] >= 8
+        if name not in ML_DTYPES and name not in NOWHERE and BITS[name] >= 8
     }
 
 
@@ -40,14 +43,16 @@ NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 
 def _missing(name: str, dtype: str) -> UnsupportedError:
+    if dtype in NOWHERE:
+        return UnsupportedError(f'{name}: NumPy has no {dtype}: use framework="torch"')
     return UnsupportedError(
         f'{name}: NumPy has no {dtype}: install ml_dtypes, load with dtype= a type that NumPy has, or use framework="torch"'
     )
 
 
 def require(infos: Callable[[], Iterable[Info]]) -> None:
-    """Raises for a type that only ml_dtypes has when that is not installed."""
-    lacking = ML_DTYPES - DTYPES.keys()
+    """Raises for a type that NumPy lacks, and ml_dtypes too or is not installed."""
+    lacking = (ML_DTYPES | NOWHERE) - DTYPES.keys()
     if not lacking:
         return
     for name, dtype, *_ in infos():

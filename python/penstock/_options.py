@@ -21,6 +21,7 @@ Path = Union[str, "os.PathLike[str]"]
 Paths = Union[Path, Iterable[Path]]
 
 DEFAULT_BUFFER = 256 * 2**20
+_DEFAULT_ALIGN_BYTES = 128
 _MAX_SIZE = 2**63 - 1
 _MAX_COUNT = 2**31 - 1
 
@@ -57,6 +58,22 @@ class SaveArguments(IoTuning, total=False):
     shared: str
     durable: bool
     method: str
+    dtype: Any
+    align_bytes: int | None
+    order: str
+    align_large: bool
+
+
+class FlashPackArguments(IoTuning, total=False):
+    """IoTuning, and what a FlashPack file leaves open.
+
+    align_bytes: alignment of every tensor (128); order: "format" (those with the most elements first) or "given"; align_large:
+    tensors of at least 256 KiB start on a multiple of 4096 bytes.
+    """
+
+    align_bytes: int | None
+    order: str
+    align_large: bool
 
 
 class Stats(dict[str, Any]):
@@ -190,9 +207,15 @@ def save_options(
     shared: str = "refuse",
     durable: bool = True,
     method: str = "auto",
+    dtype: Any = None,
+    align_bytes: int | None = None,
+    order: str = "format",
+    align_large: bool = False,
     **tuning: Unpack[IoTuning],
 ) -> _core.SaveOptions:
     """What a save takes."""
+    if order not in ("format", "given"):
+        raise ArgumentError(f'order must be "format" or "given", not {order!r}')
     return _core.SaveOptions(
         format="" if format is None else _word("format", format),
         metadata=_check_metadata(metadata or {}),
@@ -201,6 +224,10 @@ def save_options(
         shared=_word("shared", shared),
         durable=bool(durable),
         method=_word("method", method),
+        dtype=None if dtype is None else dtype_name(dtype),
+        align_bytes=_DEFAULT_ALIGN_BYTES if align_bytes is None else _count("align_bytes", align_bytes),
+        keep_order=order == "given",
+        align_large=bool(align_large),
         io=io_options(**tuning),
     )
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from ._core import MemoryPool
-    from ._options import IoTuning, Path, SaveArguments
+    from ._options import FlashPackArguments, Path, SaveArguments
     from ._progress import Callback, Progress
 
 
@@ -30,6 +30,7 @@ def save(
     path: Path,
     *,
     format: str | None = None,
+    dtype: Any = None,
     metadata: Mapping[str, str] | None = None,
     max_shard_size: int | str | None = None,
     checksums: bool = False,
@@ -38,13 +39,14 @@ def save(
     method: str = "auto",
     progress: Progress = None,
     stats: dict[str, Any] | None = None,
-    **tuning: Unpack[IoTuning],
+    **tuning: Unpack[FlashPackArguments],
 ) -> Stats:
     """Saves tensors as one file, or shards: a crash leaves the old file or the whole new one, never a part.
 
     tensors: a mapping of name to tensor, or a torch module. Tensors are torch's, NumPy's, or anything with DLPack; they
         need not be contiguous.
-    format: "safetensors"; by default it follows the suffix of the path.
+    format: "safetensors" or "flashpack"; by default it follows the suffix of the path.
+    dtype: convert floating tensors to it while they are written.
     metadata: strings to strings.
     max_shard_size: split into files of at most this many bytes ("5GB"), with an index beside them.
     checksums: store a CRC-32C of every tensor, which `verify` and ``load(verify=True)`` check.
@@ -53,10 +55,12 @@ def save(
     durable: wait until the drive has it all. Without, a power cut may lose the file, but never shows half of it.
     method: "direct", "uncached" or "buffered"; by default what is quickest here.
     progress, stats: as in `load`; the statistics are returned too.
-    tuning: backend, block_size, queue_depth, threads; see docs/tuning.md.
+    tuning: backend, block_size, queue_depth, threads; see docs/tuning.md. For FlashPack also align_bytes, order ("format" or
+        "given") and align_large; see docs/formats/flashpack.md.
     """
     options = save_options(
         format=format,
+        dtype=dtype,
         metadata=metadata,
         max_shard_size=max_shard_size,
         checksums=checksums,

@@ -1,7 +1,11 @@
 // From paths to a Reader's state: files, directories of shards and index.json.
+#include <fmt/ranges.h>
+
 #include <algorithm>
+#include <map>
 #include <set>
 
+#include "api/file_bytes.h"
 #include "api/reader_state.h"
 #include "base/error.h"
 #include "format/checksums.h"
@@ -15,25 +19,11 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kIndexSuffix = ".index.json";
 constexpr std::string_view kPreferredIndex = "model.safetensors.index.json";
-constexpr std::string_view kDataSuffix = ".safetensors";
-
-// A file's header as the formats see it.
-class FileBytes final : public ByteSource {
- public:
-  explicit FileBytes(const File& file) : file_(file) {}
-  std::uint64_t size() const override { return file_.size(); }
-  const std::string& path() const override { return file_.path(); }
-  void read(std::uint64_t offset, std::span<std::byte> bytes) const override {
-    file_.read(offset, bytes.data(), bytes.size());
-  }
-
- private:
-  const File& file_;
-};
 
 class Opener {
  public:
-  explicit Opener(Reader::State& state) : state_(state) {}
+  // `parse` turns a file's bytes into its tensors.
+  Opener(Reader::State& state, LayoutParser parse) : state_(state), parse_(parse) {}
 
   void open(const fs::path& path) {
     std::error_code ignored;
@@ -65,7 +55,7 @@ class Opener {
   void open_file(const fs::path& path, const Wanted& wanted) {
     refuse_second_opening(path);
     auto file = std::make_shared<const File>(File::open(path));
-    Layout layout = parse_layout(FileBytes(*file));
+    Layout layout = parse_(FileBytes(*file));
     const auto number = static_cast<std::uint32_t>(state_.files.size());
     state_.tensors.reserve(state_.tensors.size() + layout.tensors.size());
     bool partial = false;
@@ -93,22 +83,27 @@ class Opener {
 
   void open_directory(const fs::path& directory) {
     std::vector<fs::path> indexes;
-    std::vector<fs::path> files;
+    std::map<std::string_view, std::vector<fs::path>> files;  // by suffix
     std::error_code error;
     for (fs::directory_iterator it(directory, error), end; !error && it != end; it.increment(error)) {
       const std::string name = it->path().filename().native();
       if (name.starts_with('.')) continue;
       if (name.ends_with(kIndexSuffix)) indexes.push_back(it->path());
-      if (name.ends_with(kDataSuffix)) files.push_back(it->path());
+      for (const std::string_view suffix : data_suffixes()) {
+        if (name.ends_with(suffix)) files[suffix].push_back(it->path());
+      }
     }
     if (error) throw_errno(directory.native(), "cannot list the directory", error.value());
     if (!indexes.empty()) return open_index(choose_index(directory, indexes));
-    if (files.empty()) {
-      throw Error(ErrorKind::kNotFound, fmt::format("{}: the directory has no *{} file and no *{}", directory.native(),
-                                                    kDataSuffix, kIndexSuffix));
+    // A converted checkpoint beside its source would have every tensor twice: the first suffix that is there counts.
+    for (const std::string_view suffix : data_suffixes()) {
+      std::vector<fs::path>& found = files[suffix];
+      std::sort(found.begin(), found.end());
+      for (const fs::path& file : found) open_file(file);
+      if (!found.empty()) return;
     }
-    std::sort(files.begin(), files.end());
-    for (const fs::path& file : files) open_file(file);
+    throw Error(ErrorKind::kNotFound, fmt::format("{}: the directory has no *{} file and no *{}", directory.native(),
+                                                  fmt::join(data_suffixes(), ", no *"), kIndexSuffix));
   }
 
   static fs::path choose_index(const fs::path& directory, const std::vector<fs::path>& indexes) {
@@ -152,15 +147,16 @@ class Opener {
   }
 
   Reader::State& state_;
+  const LayoutParser parse_;
   std::set<fs::path> opened_;
 };
 
 }  // namespace
 
-std::shared_ptr<Reader::State> open_checkpoint(std::span<const fs::path> paths) {
+std::shared_ptr<Reader::State> open_checkpoint(std::span<const fs::path> paths, LayoutParser parse) {
   if (paths.empty()) throw_argument("no file was named");
   auto state = std::make_shared<Reader::State>();
-  Opener opener(*state);
+  Opener opener(*state, parse);
   for (const fs::path& path : paths) opener.open(path);
   opener.check_duplicates();
   return state;

@@ -9,6 +9,7 @@ namespace penstock {
 
 Reader::Reader(const std::filesystem::path& path) : Reader(std::span(&path, 1)) {}
 Reader::Reader(std::span<const std::filesystem::path> paths) : state_(open_checkpoint(paths)) {}
+Reader::Reader(std::shared_ptr<const State> state) : state_(std::move(state)) {}
 Reader::Reader(Reader&&) noexcept = default;
 Reader& Reader::operator=(Reader&&) noexcept = default;
 Reader::~Reader() = default;
@@ -28,6 +29,10 @@ const Metadata& Reader::metadata() const noexcept {
 
 const Reader::State& ReaderAccess::state(const Reader& reader) {
   return *reader.state_;
+}
+
+Reader ReaderAccess::make(std::shared_ptr<const Reader::State> state) {
+  return Reader(std::move(state));
 }
 
 LoadResult Reader::load(const LoadOptions& options) const {

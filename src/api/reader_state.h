@@ -9,6 +9,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "format/detect.h"
 #include "io/file.h"
 #include "penstock/reader.h"
 
@@ -37,12 +38,16 @@ struct Reader::State {
   mutable std::unordered_map<std::string_view, std::size_t> index_;
 };
 
+using LayoutParser = Layout (*)(const ByteSource&);
+
 // Opens a file, a list of files, a directory of shards or an index.json.
-std::shared_ptr<Reader::State> open_checkpoint(std::span<const std::filesystem::path> paths);
+std::shared_ptr<Reader::State> open_checkpoint(std::span<const std::filesystem::path> paths,
+                                               LayoutParser parse = parse_layout);
 
 // Gives the whole-file operations of this layer access to a reader's files.
 struct ReaderAccess {
   static const Reader::State& state(const Reader& reader);
+  static Reader make(std::shared_ptr<const Reader::State> state);
 };
 
 }  // namespace penstock

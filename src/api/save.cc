@@ -68,6 +68,20 @@ void remove_stale_index(const std::filesystem::path& path) {
     std::filesystem::remove(path, ignored);
 }
 
+// Steps that are met once per shard are added up.
+struct Phases {
+  std::vector<Phase> list;
+
+  void add(std::string_view name, double seconds) {
+    const auto known = std::find_if(list.begin(), list.end(), [&](const Phase& phase) { return phase.name == name; });
+    if (known != list.end()) {
+      known->seconds += seconds;
+    } else {
+      list.push_back({std::string(name), seconds});
+    }
+  }
+};
+
 std::string name_landing(const Stats& stats) {
   const std::uint64_t moved = stats.bytes_direct + stats.bytes_buffered;
   return stats.bytes_copied == moved ? "staged" : stats.bytes_copied * 20 < moved ? "straight" : "mixed";
@@ -89,11 +103,15 @@ Stats run_save(Writer::State& state, const SaveHooks& hooks) {
     if (sharded) hooks.check_target(index_path);
   }
 
+  Phases phases;
   std::vector<std::unique_ptr<ShardSave>> saves;
   std::uint64_t total = 0;
+  phases.add("build_index", watch.seconds());
   for (Shard& shard : shards) {
     saves.push_back(std::make_unique<ShardSave>(std::move(shard), state.options));
     total += saves.back()->nbytes();
+    phases.add("build_index", saves.back()->layout_seconds());
+    phases.add("reserve", saves.back()->reserve_seconds());
   }
   std::optional<NewFile> index_file;
   if (sharded)
@@ -101,6 +119,7 @@ Stats run_save(Writer::State& state, const SaveHooks& hooks) {
 
   const Settings settings = decide_settings(state.options.io, total);
   Stats stats;
+  const Stopwatch write_watch;
   std::uint64_t done_before = 0;
   const auto report = [&](std::uint64_t done) {
     return !state.options.progress || state.options.progress({done_before + done, total, watch.seconds()});
@@ -116,6 +135,8 @@ Stats run_save(Writer::State& state, const SaveHooks& hooks) {
   }
   if (hooks.all_read) hooks.all_read();
 
+  phases.add("write", write_watch.seconds());
+
   const Stopwatch sync_watch;
   std::vector<NewFile*> files;
   for (const auto& save : saves) {
@@ -123,19 +144,22 @@ Stats run_save(Writer::State& state, const SaveHooks& hooks) {
     files.push_back(&save->file());
   }
   if (index_file) files.push_back(&*index_file);
+  phases.add("sync", sync_watch.seconds());
+  const Stopwatch rename_watch;
   publish_all(files);
   // A sharded checkpoint of this name that was here before is replaced: its index would hide the new file.
   if (!sharded && !hooks.keep_index) remove_stale_index(index_path);
   if (state.options.durable) {
     for (NewFile* file : files) file->sync_name();
   }
+  phases.add("rename", rename_watch.seconds());
+  stats.phases = std::move(phases.list);
   stats.sync_seconds = sync_watch.seconds();
   stats.bytes = state.nbytes;
   stats.tensors = state.specs.size();
   stats.path = saves.front()->route().name;
   stats.landing = name_landing(stats);
-  stats.reason = saves.front()->route().direct ? "the filesystem takes direct writes"
-                                               : "the filesystem refuses direct writes, or another way was asked for";
+  stats.reason = saves.front()->reason();
   stats.seconds = watch.seconds();
   return stats;
 }

@@ -12,7 +12,7 @@
 #include "base/error.h"
 #include "base/unique_fd.h"
 #include "format/checksums.h"
-#include "format/safetensors.h"
+#include "format/detect.h"
 #include "transfer/checksum_collector.h"
 #include "transfer/load.h"
 
@@ -61,16 +61,41 @@ void sync_watched(NewFile& file, const std::function<bool()>& keep_going) {
   }
 }
 
+// Small enough that asking the filesystem what it can do would take longer than writing through the page cache does.
+bool is_small(const Shard& shard) {
+  constexpr std::uint64_t kSmallFile = 256 * kKiB;
+  std::uint64_t nbytes = 0;
+  for (const TensorSpec& spec : shard.specs) nbytes += spec.nbytes;
+  return nbytes <= kSmallFile;
+}
+
+WriteRoute decide_route(const Shard& shard, NewFile& file, const SaveOptions& options) {
+  const Landing landing = decide_landing(options.landing);
+  const bool automatic = options.method == WriteMethod::kAuto && landing == Landing::kAuto;
+  return choose_route(file, automatic && is_small(shard) ? WriteMethod::kBuffered : options.method, landing);
+}
+
 }  // namespace
 
 ShardSave::ShardSave(Shard shard, const SaveOptions& options)
     : shard_(std::move(shard)),
       options_(options),
+      small_(is_small(shard_)),
       file_(NewFile::create(shard_.path)),
-      route_(choose_route(file_, options.method, decide_landing(options.landing))) {
+      route_(decide_route(shard_, file_, options)) {
+  const Stopwatch layout_watch;
   if (options_.checksums) set_checksums(std::vector<std::uint32_t>(shard_.specs.size()));
   encode();
-  file_.reserve(align_up(layout_.file_size, route_.alignment));
+  layout_seconds_ = layout_watch.seconds();
+  const Stopwatch reserve_watch;
+  if (!small_) file_.reserve(align_up(layout_.file_size, route_.alignment));
+  reserve_seconds_ = reserve_watch.seconds();
+}
+
+std::string ShardSave::reason() const {
+  if (route_.direct) return "the filesystem takes direct writes";
+  if (small_) return "a small file is quickest through the page cache";
+  return "the filesystem refuses direct writes, or another way was asked for";
 }
 
 void ShardSave::write(Crew& crew, const std::function<bool(std::uint64_t)>& progress) {
@@ -79,6 +104,7 @@ void ShardSave::write(Crew& crew, const std::function<bool(std::uint64_t)>& prog
   for (const std::uint32_t number : layout_.order) {
     parts.push_back({layout_.offsets[number], shard_.specs[number].nbytes, shard_.origins[number]});
   }
+  parts.push_back({layout_.file_size - layout_.suffix.size(), layout_.suffix.size(), {layout_.suffix.data(), {}}});
   add_zero_parts(parts, layout_.file_size);
   const auto batch = plan_write(file_, route_, parts, crew.settings().block_size);
   ChecksumCollector collector;
@@ -95,31 +121,34 @@ void ShardSave::write(Crew& crew, const std::function<bool(std::uint64_t)>& prog
 }
 
 void ShardSave::finish(const std::function<bool()>& keep_going) {
-  // Direct writes leave the kernel nothing to do that would be worth watching.
-  if (options_.durable && !route_.direct) sync_watched(file_, keep_going);
+  // Direct writes and small files leave the kernel nothing to do that would be worth watching.
+  if (options_.durable && !route_.direct && !small_) sync_watched(file_, keep_going);
   file_.finish(layout_.file_size, options_.durable);
 }
 
 void ShardSave::encode() {
-  const auto place = [this](std::span<const std::uint64_t> offsets) {
+  EncodeOptions options;
+  options.safetensors_placement = [this](std::span<const std::uint64_t> offsets) {
     return route_.direct && route_.straight ? choose_placement(shard_, offsets, std::max(route_.memory_alignment, 8u))
                                             : safetensors::Placement{};
   };
-  layout_ = safetensors::encode(shard_.specs, shard_.metadata, place);
+  options.flashpack = {options_.flashpack.align_bytes, options_.flashpack.keep_order, options_.flashpack.align_large};
+  layout_ = encode_layout(options_.format, shard_.specs, shard_.metadata, options);
 }
 
 void ShardSave::set_checksums(const std::vector<std::uint32_t>& checksums) {
   shard_.metadata[std::string(kChecksumKey)] = encode_checksums(checksums);
 }
 
-// The header was laid out with room for the checksums; now that they are known it is written again. `by_part` counts
-// the header as part 0 and then follows the order of offsets, as the format wants them.
+// Header and footer were laid out with room for the checksums; now that they are known they are written again.
+// `by_part` counts the header as part 0 and then follows the order of offsets, as the format wants them.
 void ShardSave::patch_checksums(const std::vector<std::uint32_t>& by_part) {
   const auto first = by_part.begin() + 1;
   set_checksums(std::vector<std::uint32_t>(first, first + static_cast<std::ptrdiff_t>(shard_.specs.size())));
   encode();
   file_.use_buffered();
   file_.write(0, layout_.prefix.data(), layout_.prefix.size());
+  file_.write(layout_.file_size - layout_.suffix.size(), layout_.suffix.data(), layout_.suffix.size());
 }
 
 }  // namespace penstock

@@ -29,7 +29,11 @@ class ShardSave {
   ShardSave(Shard shard, const SaveOptions& options);
 
   std::uint64_t nbytes() const { return layout_.file_size; }
+  double layout_seconds() const { return layout_seconds_; }
+  double reserve_seconds() const { return reserve_seconds_; }
   const WriteRoute& route() const { return route_; }
+  // One sentence: why this route.
+  std::string reason() const;
   NewFile& file() { return file_; }
 
   // Writes everything but the syncs. `progress` gets the bytes done and stops it by returning false.
@@ -45,9 +49,12 @@ class ShardSave {
 
   Shard shard_;
   const SaveOptions& options_;
+  const bool small_;
   NewFile file_;
   WriteRoute route_;
   FilePlan layout_;
+  double layout_seconds_ = 0;
+  double reserve_seconds_ = 0;
 };
 
 }  // namespace penstock

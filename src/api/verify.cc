@@ -10,7 +10,8 @@ namespace penstock {
 namespace {
 
 bool can_be_not_finite(DType dtype) {
-  return dtype == DType::kC64 || (dtype_is_floating(dtype) && dtype_bits(dtype) >= 8);
+  return dtype == DType::kC32 || dtype == DType::kC64 || dtype == DType::kC128 ||
+         (dtype_is_floating(dtype) && dtype_bits(dtype) >= 8);
 }
 
 class Verification {

@@ -4,6 +4,7 @@
 
 #include "api/writer_state.h"
 #include "base/bytes.h"
+#include "base/cast.h"
 #include "base/error.h"
 #include "format/detect.h"
 #include "transfer/strided.h"
@@ -24,6 +25,28 @@ std::pair<const std::byte*, const std::byte*> extent_of(const std::byte* data, c
   return {low, high};
 }
 
+// Produces an origin's elements as another type. What has to be produced itself passes through a small buffer.
+Origin cast_origin(Origin origin, DType from, DType to) {
+  const std::uint64_t from_width = dtype_bits(from) / 8;
+  const std::uint64_t to_width = dtype_bits(to) / 8;
+  return {nullptr, [=, origin = std::move(origin)](std::uint64_t offset, std::span<std::byte> out) {
+            constexpr std::uint64_t kStep = 16 * kKiB;  // elements
+            std::vector<std::byte> buffer;
+            const std::uint64_t count = out.size() / to_width;
+            for (std::uint64_t done = 0; done < count; done += kStep) {
+              const std::uint64_t step = std::min(kStep, count - done);
+              const std::uint64_t at = (offset / to_width + done) * from_width;
+              const std::byte* source = origin.data == nullptr ? nullptr : origin.data + at;
+              if (source == nullptr) {
+                buffer.resize(step * from_width);
+                origin.fill(at, buffer);
+                source = buffer.data();
+              }
+              cast_elements(from, source, to, out.data() + done * to_width, step);
+            }
+          }};
+}
+
 TensorSpec make_spec(const std::string& path, std::string name, DType dtype, Shape shape) {
   TensorSpec spec{std::move(name), dtype, std::move(shape), 0};
   try {
@@ -38,6 +61,12 @@ TensorSpec make_spec(const std::string& path, std::string name, DType dtype, Sha
 
 Writer::Writer(std::filesystem::path path, SaveOptions options) : state_(std::make_unique<State>()) {
   options.format = format_for_save(options.format, path.native());
+  if (options.format != "flashpack" && options.flashpack != FlashPackOptions{}) {
+    throw_argument("{}: alignment and order can be chosen for FlashPack files only", path.native());
+  }
+  if (options.dtype && !dtype_can_cast(DType::kF32, *options.dtype)) {
+    throw_argument("{}: floating tensors can't be converted to {}", path.native(), dtype_name(*options.dtype));
+  }
   state_->path = std::move(path);
   state_->options = std::move(options);
 }
@@ -48,13 +77,9 @@ Writer::~Writer() = default;
 
 void Writer::add(std::string name, DType dtype, Shape shape, const void* data) {
   const auto* bytes = static_cast<const std::byte*>(data);
-  TensorSpec spec = make_spec(state_->path.native(), std::move(name), dtype, std::move(shape));
+  const TensorSpec spec = make_spec(state_->path.native(), name, dtype, shape);
   if (bytes == nullptr && spec.nbytes > 0) throw_argument("tensor {} has no data", in_quotes(spec.name));
-  state_->nbytes += spec.nbytes;
-  state_->extents.emplace_back(bytes, bytes + spec.nbytes);
-  state_->strides.emplace_back();
-  state_->origins.push_back({bytes, {}});
-  state_->specs.push_back(std::move(spec));
+  state_->add(std::move(name), dtype, std::move(shape), {bytes, {}}, {bytes, bytes + spec.nbytes}, {});
 }
 
 void Writer::add(std::string name, DType dtype, Shape shape, const void* data,
@@ -69,26 +94,30 @@ void Writer::add(std::string name, DType dtype, Shape shape, const void* data,
   const std::uint64_t width = dtype_bits(dtype) / 8;
   if (is_contiguous(shape, byte_strides, width)) return add(std::move(name), dtype, std::move(shape), data);
   const auto* bytes = static_cast<const std::byte*>(data);
-  TensorSpec spec = make_spec(state_->path.native(), std::move(name), dtype, std::move(shape));
+  const TensorSpec spec = make_spec(state_->path.native(), name, dtype, shape);
   if (bytes == nullptr && spec.nbytes > 0) throw_argument("tensor {} has no data", in_quotes(spec.name));
-  auto reader = std::make_shared<const StridedReader>(
-      bytes, spec.shape, std::vector<std::int64_t>(byte_strides.begin(), byte_strides.end()), width);
-  state_->nbytes += spec.nbytes;
-  state_->extents.push_back(extent_of(bytes, spec.shape, byte_strides, width));
-  state_->strides.emplace_back(byte_strides.begin(), byte_strides.end());
-  state_->origins.push_back(
-      {nullptr, [reader](std::uint64_t offset, std::span<std::byte> out) { reader->read(offset, out); }});
-  state_->specs.push_back(std::move(spec));
+  std::vector<std::int64_t> strides(byte_strides.begin(), byte_strides.end());
+  auto reader = std::make_shared<const StridedReader>(bytes, spec.shape, strides, width);
+  const auto extent = extent_of(bytes, spec.shape, byte_strides, width);
+  Origin origin{nullptr, [reader](std::uint64_t offset, std::span<std::byte> out) { reader->read(offset, out); }};
+  state_->add(std::move(name), dtype, std::move(shape), std::move(origin), extent, std::move(strides));
 }
 
 void Writer::add(std::string name, DType dtype, Shape shape, FillFunction fill) {
   if (!fill) throw_argument("tensor {} has no data", in_quotes(name));
-  TensorSpec spec = make_spec(state_->path.native(), std::move(name), dtype, std::move(shape));
-  state_->nbytes += spec.nbytes;
-  state_->extents.emplace_back(nullptr, nullptr);
-  state_->strides.emplace_back();
-  state_->origins.push_back({nullptr, std::move(fill)});
-  state_->specs.push_back(std::move(spec));
+  state_->add(std::move(name), dtype, std::move(shape), {nullptr, std::move(fill)}, {}, {});
+}
+
+// Everything that is written passes here, and is converted on the way if the options ask for it.
+void Writer::State::add(std::string name, DType dtype, Shape shape, Origin origin, Extent extent,
+                        std::vector<std::int64_t> byte_strides) {
+  const DType stored = options.dtype && dtype_can_cast(dtype, *options.dtype) ? *options.dtype : dtype;
+  TensorSpec spec = make_spec(path.native(), std::move(name), stored, std::move(shape));
+  nbytes += spec.nbytes;
+  extents.push_back(extent);
+  strides.push_back(std::move(byte_strides));
+  origins.push_back(stored == dtype ? std::move(origin) : cast_origin(std::move(origin), dtype, stored));
+  specs.push_back(std::move(spec));
 }
 
 std::uint64_t Writer::nbytes() const noexcept {

@@ -17,12 +17,18 @@
 namespace penstock {
 
 struct Writer::State {
+  // The memory that a tensor reads: [first, last); null for one that is produced.
+  using Extent = std::pair<const std::byte*, const std::byte*>;
+
+  // Adds a tensor of `dtype`, which is stored as options.dtype where that asks for a conversion.
+  void add(std::string name, DType dtype, Shape shape, Origin origin, Extent extent,
+           std::vector<std::int64_t> byte_strides);
+
   std::filesystem::path path;
   SaveOptions options;
   std::vector<TensorSpec> specs;
-  std::vector<Origin> origins;  // of each spec
-  std::vector<std::pair<const std::byte*, const std::byte*>>
-      extents;                                     // memory that each spec reads; null for produced ones
+  std::vector<Origin> origins;                     // of each spec
+  std::vector<Extent> extents;                     // of each spec
   std::vector<std::vector<std::int64_t>> strides;  // of each strided spec; empty for the others
   std::uint64_t nbytes = 0;
   bool committed = false;

@@ -153,6 +153,13 @@ constexpr bool is_not_finite_complex(std::uint64_t pair) noexcept {
   return has_full_exponent<std::uint64_t, minifloat::kInfinity>(pair) ||
          has_full_exponent<std::uint64_t, std::uint64_t{minifloat::kInfinity} << 32>(pair);
 }
+constexpr bool is_not_finite_half_complex(std::uint32_t pair) noexcept {
+  return has_full_exponent<std::uint32_t, 0x7C00>(pair) || has_full_exponent<std::uint32_t, 0x7C000000>(pair);
+}
+constexpr bool is_not_finite_double_complex(const std::array<std::uint64_t, 2>& pair) noexcept {
+  return has_full_exponent<std::uint64_t, 0x7FF0000000000000>(pair[0]) ||
+         has_full_exponent<std::uint64_t, 0x7FF0000000000000>(pair[1]);
+}
 constexpr bool is_not_finite_e4m3(std::uint8_t code) noexcept {
   return (code & 0x7F) == 0x7F;
 }
@@ -196,6 +203,10 @@ std::uint64_t count_not_finite(DType dtype, const std::byte* source, std::uint64
       return count_if<std::uint32_t, has_full_exponent<std::uint32_t, 0x7F800000>>(source, count);
     case DType::kC64:
       return count_if<std::uint64_t, is_not_finite_complex>(source, count);
+    case DType::kC32:
+      return count_if<std::uint32_t, is_not_finite_half_complex>(source, count);
+    case DType::kC128:
+      return count_if<std::array<std::uint64_t, 2>, is_not_finite_double_complex>(source, count);
     case DType::kF16:
       return count_if<std::uint16_t, has_full_exponent<std::uint16_t, 0x7C00>>(source, count);
     case DType::kBF16:

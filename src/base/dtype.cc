@@ -7,25 +7,54 @@ namespace {
 
 struct DTypeTraits {
   std::string_view name;
+  std::string_view torch_name;
   unsigned bits;
   bool floating;
 };
 
 constexpr std::array<DTypeTraits, kDTypeCount> kTraits = {{
-    {"BOOL", 8, false},   {"F4", 4, true},          {"F6_E2M3", 6, true},     {"F6_E3M2", 6, true},
-    {"U8", 8, false},     {"I8", 8, false},         {"F8_E5M2", 8, true},     {"F8_E4M3", 8, true},
-    {"F8_E8M0", 8, true}, {"F8_E4M3FNUZ", 8, true}, {"F8_E5M2FNUZ", 8, true}, {"I16", 16, false},
-    {"U16", 16, false},   {"F16", 16, true},        {"BF16", 16, true},       {"I32", 32, false},
-    {"U32", 32, false},   {"F32", 32, true},        {"C64", 64, false},       {"F64", 64, true},
-    {"I64", 64, false},   {"U64", 64, false},
+    {"BOOL", "bool", 8, false},
+    {"F4", "float4_e2m1fn_x2", 4, true},
+    {"F6_E2M3", "", 6, true},
+    {"F6_E3M2", "", 6, true},
+    {"U8", "uint8", 8, false},
+    {"I8", "int8", 8, false},
+    {"F8_E5M2", "float8_e5m2", 8, true},
+    {"F8_E4M3", "float8_e4m3fn", 8, true},
+    {"F8_E8M0", "float8_e8m0fnu", 8, true},
+    {"F8_E4M3FNUZ", "float8_e4m3fnuz", 8, true},
+    {"F8_E5M2FNUZ", "float8_e5m2fnuz", 8, true},
+    {"I16", "int16", 16, false},
+    {"U16", "uint16", 16, false},
+    {"F16", "float16", 16, true},
+    {"BF16", "bfloat16", 16, true},
+    {"I32", "int32", 32, false},
+    {"U32", "uint32", 32, false},
+    {"F32", "float32", 32, true},
+    {"C64", "complex64", 64, false},
+    {"F64", "float64", 64, true},
+    {"I64", "int64", 64, false},
+    {"U64", "uint64", 64, false},
+    {"C32", "complex32", 32, false},
+    {"C128", "complex128", 128, false},
 }};
+
+struct Alias {
+  std::string_view name;
+  DType dtype;
+};
+constexpr std::array kTorchAliases = {
+    Alias{"half", DType::kF16},  Alias{"float", DType::kF32},  Alias{"double", DType::kF64},
+    Alias{"short", DType::kI16}, Alias{"int", DType::kI32},    Alias{"long", DType::kI64},
+    Alias{"chalf", DType::kC32}, Alias{"cfloat", DType::kC64}, Alias{"cdouble", DType::kC128},
+};
 
 constexpr const DTypeTraits& traits(DType dtype) noexcept {
   return kTraits[static_cast<std::size_t>(dtype)];
 }
 
 static_assert(traits(DType::kF8E8M0).name == "F8_E8M0" && traits(DType::kBF16).name == "BF16" &&
-              traits(DType::kU64).name == "U64");
+              traits(DType::kU64).name == "U64" && traits(DType::kC128).name == "C128");
 
 }  // namespace
 
@@ -40,11 +69,27 @@ std::optional<DType> parse_dtype(std::string_view name) noexcept {
   return std::nullopt;
 }
 
+std::string_view dtype_torch_name(DType dtype) noexcept {
+  return traits(dtype).torch_name;
+}
+
+std::optional<DType> parse_torch_dtype(std::string_view name) noexcept {
+  if (name.empty()) return std::nullopt;
+  for (std::size_t i = 0; i < kTraits.size(); ++i) {
+    if (kTraits[i].torch_name == name) return static_cast<DType>(i);
+  }
+  for (const Alias& alias : kTorchAliases) {
+    if (alias.name == name) return alias.dtype;
+  }
+  return std::nullopt;
+}
+
 unsigned dtype_bits(DType dtype) noexcept {
   return traits(dtype).bits;
 }
 
-// C64 is a pair of floats: it must be aligned as one of them is, but a whole element is what slices and casts move.
+// A complex number is a pair: it must be aligned as one of the two is, but a whole element is what slices and casts
+// move.
 unsigned dtype_alignment(DType dtype) noexcept {
   const unsigned bits = traits(dtype).bits;
   return bits < 8 ? 1 : bits / 8;

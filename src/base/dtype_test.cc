@@ -19,9 +19,10 @@ TEST(DType, every_name_parses_back_to_its_dtype) {
 TEST(DType, names_are_those_of_the_format) {
   std::set<std::string_view> names;
   for (int i = 0; i < kDTypeCount; ++i) names.insert(dtype_name(dtype_at(i)));
-  const std::set<std::string_view> expected = {
-      "BOOL", "F4",  "F6_E2M3", "F6_E3M2", "U8",  "I8",  "F8_E5M2", "F8_E4M3", "F8_E8M0", "F8_E4M3FNUZ", "F8_E5M2FNUZ",
-      "I16",  "U16", "F16",     "BF16",    "I32", "U32", "F32",     "C64",     "F64",     "I64",         "U64"};
+  const std::set<std::string_view> expected = {"BOOL",    "F4",      "F6_E2M3", "F6_E3M2",     "U8",          "I8",
+                                               "F8_E5M2", "F8_E4M3", "F8_E8M0", "F8_E4M3FNUZ", "F8_E5M2FNUZ", "I16",
+                                               "U16",     "F16",     "BF16",    "I32",         "U32",         "F32",
+                                               "C64",     "F64",     "I64",     "U64",         "C32",         "C128"};
   EXPECT_EQ(names, expected);
 }
 
@@ -32,6 +33,25 @@ TEST(DType, a_name_that_is_close_to_one_parses_to_nothing) {
 
 TEST(DType, a_name_with_a_nul_behind_it_parses_to_nothing) {
   EXPECT_FALSE(parse_dtype(std::string_view("F32\0", 4)));
+}
+
+TEST(DType, every_name_of_torch_parses_back) {
+  for (int i = 0; i < kDTypeCount; ++i) {
+    const std::string_view name = dtype_torch_name(dtype_at(i));
+    if (!name.empty()) EXPECT_EQ(parse_torch_dtype(name), dtype_at(i)) << name;
+  }
+  EXPECT_EQ(dtype_torch_name(DType::kF8E4M3), "float8_e4m3fn");
+}
+
+TEST(DType, torch_has_a_second_name_for_some) {
+  EXPECT_EQ(parse_torch_dtype("half"), DType::kF16);
+  EXPECT_EQ(parse_torch_dtype("long"), DType::kI64);
+  EXPECT_EQ(parse_torch_dtype("chalf"), DType::kC32);
+}
+
+TEST(DType, what_torch_does_not_have_parses_to_nothing) {
+  for (const char* name : {"", "F32", "qint8", "float4", "float33", "int4"})
+    EXPECT_FALSE(parse_torch_dtype(name)) << name;
 }
 
 TEST(DType, widths_are_those_of_the_format) {
@@ -45,6 +65,8 @@ TEST(DType, widths_are_those_of_the_format) {
   for (const DType dtype : {DType::kI16, DType::kU16, DType::kF16, DType::kBF16}) EXPECT_EQ(dtype_bits(dtype), 16U);
   for (const DType dtype : {DType::kI32, DType::kU32, DType::kF32}) EXPECT_EQ(dtype_bits(dtype), 32U);
   for (const DType dtype : {DType::kC64, DType::kF64, DType::kI64, DType::kU64}) EXPECT_EQ(dtype_bits(dtype), 64U);
+  EXPECT_EQ(dtype_bits(DType::kC32), 32U);
+  EXPECT_EQ(dtype_bits(DType::kC128), 128U);
 }
 
 TEST(DType, alignment_is_the_width_and_at_least_a_byte) {
@@ -57,7 +79,7 @@ TEST(DType, alignment_is_the_width_and_at_least_a_byte) {
 
 TEST(DType, wider_types_come_later_in_the_enumeration) {
   // The order of tensors in a saved file rests on it. The sub-byte types stand behind BOOL, as in the reference.
-  for (int i = static_cast<int>(DType::kU8); i + 1 < kDTypeCount; ++i) {
+  for (int i = static_cast<int>(DType::kU8); i < static_cast<int>(DType::kU64); ++i) {
     EXPECT_LE(dtype_bits(dtype_at(i)), dtype_bits(dtype_at(i + 1)));
   }
 }

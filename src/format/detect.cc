@@ -5,7 +5,6 @@
 #include <cstdint>
 
 #include "base/error.h"
-#include "format/safetensors.h"
 
 namespace penstock {
 namespace {
@@ -18,12 +17,25 @@ struct Format {
   std::string_view suffix;
   bool (*looks_like)(const ByteSource&);
   Layout (*parse)(const ByteSource&);
-};
-constexpr std::array kFormats = {
-    Format{"safetensors", ".safetensors", safetensors::looks_like, safetensors::parse},
+  FilePlan (*encode)(std::span<const TensorSpec>, const Metadata&, const EncodeOptions&);
 };
 
-// What people hand over instead, by its first bytes (or its last).
+FilePlan encode_safetensors(std::span<const TensorSpec> specs, const Metadata& metadata, const EncodeOptions& options) {
+  return safetensors::encode(specs, metadata, options.safetensors_placement);
+}
+
+FilePlan encode_flashpack(std::span<const TensorSpec> specs, const Metadata& metadata, const EncodeOptions& options) {
+  return flashpack::encode(specs, metadata, options.flashpack);
+}
+
+// A footer's mark is surer than a header that starts with '{': FlashPack is asked first.
+constexpr std::array kFormats = {
+    Format{"flashpack", ".flashpack", flashpack::looks_like, flashpack::parse, encode_flashpack},
+    Format{"safetensors", ".safetensors", safetensors::looks_like, safetensors::parse, encode_safetensors},
+};
+constexpr std::array kDataSuffixes = {".safetensors"sv, ".flashpack"sv};
+
+// What people hand over instead, by its first bytes.
 struct Stranger {
   std::string_view magic;
   std::string_view what;
@@ -48,7 +60,6 @@ constexpr std::array kStrangers = {
     Stranger{"\x28\xb5\x2f\xfd"sv, "a zstd archive"},
     Stranger{"{"sv, "JSON text"},
 };
-constexpr Stranger kFlashPackFooter = {"FLASHPK\0"sv, "a FlashPack file"};
 
 constexpr std::size_t kHeadBytes = 32;
 
@@ -79,10 +90,6 @@ std::string known_formats() {
   const std::uint64_t size = source.size();
   if (size == 0) throw_format(source.path(), "the file is empty");
   const std::string head = read_text(source, 0, std::min<std::uint64_t>(size, kHeadBytes));
-  if (size >= kFlashPackFooter.magic.size()) {
-    const std::size_t length = kFlashPackFooter.magic.size();
-    if (read_text(source, size - length, length) == kFlashPackFooter.magic) refuse(source, kFlashPackFooter.what);
-  }
   for (const Stranger& stranger : kStrangers) {
     if (head.starts_with(stranger.magic)) refuse(source, stranger.what);
   }
@@ -108,6 +115,18 @@ std::string format_for_save(std::string_view requested, std::string_view path) {
   }
   throw_argument("{}: no format was named, and the suffix stands for none that this version writes ({})", path,
                  known_formats());
+}
+
+FilePlan encode_layout(std::string_view format, std::span<const TensorSpec> specs, const Metadata& metadata,
+                       const EncodeOptions& options) {
+  for (const Format& known : kFormats) {
+    if (known.name == format) return known.encode(specs, metadata, options);
+  }
+  throw_argument("the format {} is not one that this version writes ({})", in_quotes(format), known_formats());
+}
+
+std::span<const std::string_view> data_suffixes() noexcept {
+  return kDataSuffixes;
 }
 
 }  // namespace penstock

@@ -1,10 +1,14 @@
-// Which format a file is in, by its bytes; and which a new file should be in, by its suffix.
+// Which format a file is in, by its bytes; which a new file should be in, by its suffix; and the table of all formats.
 #pragma once
 
+#include <functional>
+#include <span>
 #include <string>
 #include <string_view>
 
+#include "format/flashpack.h"
 #include "format/layout.h"
+#include "format/safetensors.h"
 
 namespace penstock {
 
@@ -14,5 +18,18 @@ Layout parse_layout(const ByteSource& source);
 
 // The format for a new file: `requested` if not empty, else by the suffix of `path`. Throws Error(kArgument).
 std::string format_for_save(std::string_view requested, std::string_view path);
+
+// What each format lets a writer choose.
+struct EncodeOptions {
+  safetensors::PlacementFunction safetensors_placement;
+  flashpack::Options flashpack;
+};
+
+// Lays out a file of `format`, which is one that format_for_save() returned.
+FilePlan encode_layout(std::string_view format, std::span<const TensorSpec> specs, const Metadata& metadata,
+                       const EncodeOptions& options);
+
+// The suffixes of checkpoint files, in the order in which a directory is searched for them.
+std::span<const std::string_view> data_suffixes() noexcept;
 
 }  // namespace penstock

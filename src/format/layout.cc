@@ -2,11 +2,33 @@
 
 #include <algorithm>
 #include <functional>
+#include <numeric>
 
 #include "base/bytes.h"
 #include "base/error.h"
 
 namespace penstock {
+namespace {
+
+bool comes_before(const TensorInfo& a, const TensorInfo& b) noexcept {
+  if (a.offset != b.offset) return a.offset < b.offset;
+  if (a.nbytes != b.nbytes) return a.nbytes < b.nbytes;
+  return a.name < b.name;
+}
+
+}  // namespace
+
+void sort_by_offset(std::vector<TensorInfo>& tensors) {
+  if (std::is_sorted(tensors.begin(), tensors.end(), comes_before)) return;
+  std::vector<std::uint32_t> order(tensors.size());
+  std::iota(order.begin(), order.end(), 0U);
+  std::sort(order.begin(), order.end(),
+            [&](std::uint32_t a, std::uint32_t b) { return comes_before(tensors[a], tensors[b]); });
+  std::vector<TensorInfo> sorted;
+  sorted.reserve(tensors.size());
+  for (const std::uint32_t i : order) sorted.push_back(std::move(tensors[i]));
+  tensors = std::move(sorted);
+}
 
 NbytesResult try_tensor_nbytes(DType dtype, std::span<const std::int64_t> shape) noexcept {
   // Zeros are left out of the product, so that the answer does not depend on the order of the dimensions.

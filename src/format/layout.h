@@ -33,6 +33,10 @@ struct Layout {
   Metadata metadata;
 };
 
+// By offset, then by size (an empty tensor before the one that starts where it lies), then by name: the order that
+// checksums are stored in.
+void sort_by_offset(std::vector<TensorInfo>& tensors);
+
 // A tensor that is going to be written.
 struct TensorSpec {
   std::string name;
@@ -41,10 +45,11 @@ struct TensorSpec {
   std::uint64_t nbytes = 0;
 };
 
-// A laid-out file: `prefix`, then each tensor's bytes at its offset, nothing between that is not zero.
+// A laid-out file: `prefix`, then each tensor's bytes at its offset, then `suffix`, nothing between that is not zero.
 struct FilePlan {
   std::vector<std::byte> prefix;       // starts at offset 0
-  std::vector<std::uint32_t> order;    // indices into the specs, by offset
+  std::vector<std::byte> suffix;       // ends with the file
+  std::vector<std::uint32_t> order;    // indices into the specs, as sort_by_offset has it
   std::vector<std::uint64_t> offsets;  // of each spec (in the order they were given)
   std::uint64_t file_size = 0;
 };

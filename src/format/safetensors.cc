@@ -44,25 +44,6 @@ std::uint64_t read_header_length(const ByteSource& source) {
   return length;
 }
 
-// By begin, then by end (an empty tensor before the one that starts where it lies), then by name.
-bool comes_before(const TensorInfo& a, const TensorInfo& b) noexcept {
-  if (a.offset != b.offset) return a.offset < b.offset;
-  if (a.nbytes != b.nbytes) return a.nbytes < b.nbytes;
-  return a.name < b.name;
-}
-
-void sort_by_offset(std::vector<TensorInfo>& tensors) {
-  if (std::is_sorted(tensors.begin(), tensors.end(), comes_before)) return;
-  std::vector<std::uint32_t> order(tensors.size());
-  std::iota(order.begin(), order.end(), 0U);
-  std::sort(order.begin(), order.end(),
-            [&](std::uint32_t a, std::uint32_t b) { return comes_before(tensors[a], tensors[b]); });
-  std::vector<TensorInfo> sorted;
-  sorted.reserve(tensors.size());
-  for (const std::uint32_t i : order) sorted.push_back(std::move(tensors[i]));
-  tensors = std::move(sorted);
-}
-
 void check_names_differ(const std::vector<TensorInfo>& tensors, std::string_view path) {
   std::vector<std::string_view> names(tensors.size());
   std::transform(tensors.begin(), tensors.end(), names.begin(),
@@ -97,6 +78,10 @@ void check_contiguous(const std::vector<TensorInfo>& tensors, std::uint64_t data
 }
 
 }  // namespace
+
+bool has_dtype(DType dtype) noexcept {
+  return dtype != DType::kC32 && dtype != DType::kC128;
+}
 
 bool looks_like(const ByteSource& source) {
   constexpr std::size_t kSample = 64;

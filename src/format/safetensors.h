@@ -17,6 +17,9 @@ inline constexpr std::string_view kMetadataKey = "__metadata__";
 // refuses by name). The length may be wrong: then parse() says so.
 bool looks_like(const ByteSource& source);
 
+// Every type but C32 and C128.
+bool has_dtype(DType dtype) noexcept;
+
 // Reads and checks the header. Throws Error(kFormat) that names the path, the place and the rule that was broken.
 Layout parse(const ByteSource& source);
 

@@ -22,6 +22,10 @@ void check_specs(std::span<const TensorSpec> specs) {
   for (const TensorSpec& spec : specs) {
     check_text("the tensor name", spec.name);
     if (spec.name == kMetadataKey) throw_argument("a tensor can't have the reserved name \"{}\"", kMetadataKey);
+    if (!has_dtype(spec.dtype)) {
+      throw Error(ErrorKind::kUnsupported,
+                  fmt::format("tensor {}: safetensors has no {}", in_quotes(spec.name), dtype_name(spec.dtype)));
+    }
     const NbytesResult result = try_tensor_nbytes(spec.dtype, spec.shape);
     if (result.problem != nullptr) {
       throw_argument("tensor {}: {} {} {}", in_quotes(spec.name), dtype_name(spec.dtype), shape_text(spec.shape),

@@ -128,7 +128,7 @@ void HeaderParser::parse_dtype_field(TensorInfo& tensor) {
   const std::uint64_t byte = cursor_.byte();
   const std::string_view name = cursor_.string(value_scratch_);
   const auto dtype = parse_dtype(name);
-  if (!dtype)
+  if (!dtype || !has_dtype(*dtype))
     throw_format(path_, "byte {}: tensor {} has the unknown dtype {}", byte, in_quotes(tensor.name), in_quotes(name));
   tensor.dtype = *dtype;
 }

@@ -28,7 +28,7 @@ class Random {
   TensorSpec spec(std::string name) {
     TensorSpec spec;
     spec.name = std::move(name);
-    spec.dtype = static_cast<DType>(below(kDTypeCount));
+    spec.dtype = static_cast<DType>(below(static_cast<int>(DType::kU64) + 1));
     for (std::uint64_t i = below(4); i > 0; --i) spec.shape.push_back(static_cast<std::int64_t>(below(5)));
     if (dtype_bits(spec.dtype) < 8) spec.shape.push_back(8);
     spec.nbytes = tensor_nbytes(spec.dtype, spec.shape, "random", spec.name);

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <sys/random.h>
 #include <sys/stat.h>
+#include <sys/statfs.h>
 #include <sys/statvfs.h>
 
 #include <cerrno>
@@ -30,6 +31,14 @@ std::string temporary_name(std::string_view file_name) {
 std::string_view file_name_of(std::string_view target) {
   const std::size_t slash = target.rfind('/');
   return slash == std::string_view::npos ? target : target.substr(slash + 1);
+}
+
+// True for filesystems with one journal, in which a new name never overtakes the inode that it leads to.
+bool journals_directories(int fd) {
+  constexpr auto kExt4 = 0xEF53;
+  constexpr auto kXfs = 0x58465342;
+  struct statfs status {};
+  return ::fstatfs(fd, &status) == 0 && (status.f_type == kExt4 || status.f_type == kXfs);
 }
 
 bool no_tmpfile_here(int error_number) {
@@ -179,8 +188,9 @@ void NewFile::withdraw() noexcept {
 
 void NewFile::sync_name() {
   // A file that had no name when it was synced may not be in the log of every filesystem (btrfs) until it is synced
-  // again.
-  if (::fsync(fd()) != 0) throw_errno(target_, "sync failed, the data may not have reached the drive", errno);
+  // again. Where a sync of the directory writes the whole journal, that is enough.
+  if (!journals_directories(fd()) && ::fsync(fd()) != 0)
+    throw_errno(target_, "sync failed, the data may not have reached the drive", errno);
   // Some network filesystems have no fsync for directories; there the rename is as durable as they make it.
   if (::fsync(directory_.get()) != 0 && errno != EINVAL && errno != ENOTSUP) {
     throw_errno(target_, "sync of the directory failed, the new name may not be durable", errno);

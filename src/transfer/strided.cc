@@ -25,8 +25,10 @@ void copy_run(const std::byte* source, std::int64_t stride, std::byte* target, s
       return gather<2>(source, stride, target, count);
     case 4:
       return gather<4>(source, stride, target, count);
-    default:
+    case 8:
       return gather<8>(source, stride, target, count);
+    default:
+      return gather<16>(source, stride, target, count);
   }
 }
 
