@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cases import COLD_LOAD, SAVE, WARM_LOAD, Race
+from cases import ASSIGN_COLD, ASSIGN_WARM, COLD_LOAD, PACK, SAVE, WARM_LOAD, Race
 from summary import Summary, best_first
 
 
@@ -23,19 +24,32 @@ LIGHT = Theme("light", "#ffffff", "#1f2328", "#d0d7de", {"ours": "#0969da", "pee
 DARK = Theme("dark", "#0d1117", "#e6edf3", "#30363d", {"ours": "#4493f8", "peer": "#6e7681", "ceiling": "#d9a441"})
 LEGEND = {"ours": "penstock", "peer": "others", "ceiling": "fio (the drive)"}
 PANELS = (COLD_LOAD, WARM_LOAD, SAVE)
+FLASHPACK_PANELS = (ASSIGN_COLD, ASSIGN_WARM, PACK)
 
 
 def draw(
-    summaries: list[Summary], title: str, stem: Path, themes: tuple[Theme, ...], suffixes: tuple[str, ...]
+    summaries: list[Summary],
+    title: str,
+    stem: Path,
+    themes: tuple[Theme, ...],
+    suffixes: tuple[str, ...],
+    panels: tuple[Race, ...] = PANELS,
 ) -> list[Path]:
-    """Writes STEM-THEME.SUFFIX for each (STEM.SUFFIX when there is one theme) and returns the paths."""
+    """Bars, a panel for each race. Writes STEM-THEME.SUFFIX for each (STEM.SUFFIX when there is one theme)."""
+    return save(lambda theme: _figure(summaries, title, theme, panels), stem, themes, suffixes)
+
+
+def save(
+    make_figure: Callable[[Theme], Any], stem: Path, themes: tuple[Theme, ...], suffixes: tuple[str, ...]
+) -> list[Path]:
+    """Writes a figure in every theme and form; returns the paths."""
     import matplotlib
 
     matplotlib.use("Agg")
     stem.parent.mkdir(parents=True, exist_ok=True)
     paths = []
     for theme in themes:
-        figure = _figure(summaries, title, theme)
+        figure = make_figure(theme)
         for suffix in suffixes:
             name = stem.name if len(themes) == 1 else f"{stem.name}-{theme.name}"
             paths.append(stem.with_name(name + suffix))
@@ -43,11 +57,11 @@ def draw(
     return paths
 
 
-def _figure(summaries: list[Summary], title: str, theme: Theme) -> Any:
+def _figure(summaries: list[Summary], title: str, theme: Theme, races: tuple[Race, ...]) -> Any:
     from matplotlib.figure import Figure
     from matplotlib.patches import Patch
 
-    panels = [(race, best_first(summaries, race.key)) for race in PANELS]
+    panels = [(race, best_first(summaries, race.key)) for race in races]
     panels = [(race, chosen) for race, chosen in panels if chosen]
     heights = [len(chosen) + 1.2 for _, chosen in panels]
     figure = Figure(figsize=(9, 0.36 * sum(heights) + 0.8), layout="constrained")
@@ -72,14 +86,18 @@ def _panel(axis: Any, race: Race, chosen: list[Summary], theme: Theme) -> None:
         names, values, color=colours, height=0.72, xerr=spread, error_kw={"ecolor": theme.text, "elinewidth": 0.8}
     )
     axis.invert_yaxis()
-    axis.set_facecolor(theme.background)
-    axis.set_title(f"{race.name}, {race.unit}", loc="left", color=theme.text, fontsize=10)
-    axis.tick_params(colors=theme.text, labelsize=9, length=0)
+    style(axis, f"{race.name}, {race.unit}", theme)
     axis.grid(axis="x", color=theme.faint, linewidth=0.6)
-    axis.set_axisbelow(True)
-    for side in axis.spines.values():
-        side.set_visible(False)
     room = max(summary.high for summary in chosen)
     axis.set_xlim(0, room * 1.14)
     for i, summary in enumerate(chosen):
         axis.text(summary.high + room * 0.015, i, f"{summary.value:.2f}", va="center", color=theme.text, fontsize=9)
+
+
+def style(axis: Any, title: str, theme: Theme) -> None:
+    axis.set_facecolor(theme.background)
+    axis.set_title(title, loc="left", color=theme.text, fontsize=10)
+    axis.tick_params(colors=theme.text, labelsize=9, length=0)
+    axis.set_axisbelow(True)
+    for side in axis.spines.values():
+        side.set_visible(False)

@@ -11,6 +11,7 @@ import resource
 import sys
 import time
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from cases import Race, Task, find_case
@@ -50,14 +51,19 @@ def memory_kib() -> dict[str, int]:
 def measure(action: Any, race: Race, verify: bool) -> dict[str, Any]:
     from tensors import checksum, touch_every_page
 
-    loads_model = not race.saves and not race.many
     page_sample = None
+    times = []
     with Probe() as probe:
-        tensors = action()
-        if loads_model:
-            page_sample = touch_every_page(tensors)
+        for _ in range(race.repeats):
+            begin = time.perf_counter()
+            tensors = action()
+            if race.touches:
+                page_sample = touch_every_page(tensors)
+            times.append(time.perf_counter() - begin)
     result: dict[str, Any] = dict(probe.result)
-    if loads_model:
+    if race.repeats > 1:
+        result.update(seconds=median(times), first_seconds=times[0])
+    if race.touches:
         result["page_sample"] = page_sample
         if verify:
             result["checksum"] = checksum(tensors)

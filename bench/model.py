@@ -1,6 +1,6 @@
-"""The files that are raced: a transformer in bfloat16, and a file of very many small tensors.
+"""The files that are raced: a transformer in bfloat16, a file of very many small tensors, one of three, and a GPT-2.
 
-Both are plain safetensors, written here with the standard library alone so that no competitor had a hand in them. Beside
+All are plain safetensors, written here with the standard library alone so that no competitor had a hand in them. Beside
 each lies a .json with what a correct load must give.
 """
 
@@ -61,6 +61,29 @@ def layers_for(gib: float) -> int:
 
 def many_small(count: int = 100_000) -> list[Tensor]:
     return [(f"model.layers.{i // 100}.experts.{i % 100}.scale", "F32", [16]) for i in range(count)]
+
+
+def tiny() -> list[Tensor]:
+    """Next to nothing: what is measured is what a save or load costs by itself."""
+    return [("layer.weight", "F32", [64, 32]), ("layer.bias", "F32", [64]), ("scale", "F32", [16])]
+
+
+def gpt2() -> list[Tensor]:
+    """The tensors of GPT-2, the smallest: 148, of 0.46 GiB."""
+    width, layers, vocabulary, positions = 768, 12, 50257, 1024
+    shapes = {"wte.weight": [vocabulary, width], "wpe.weight": [positions, width]}
+    shapes |= {f"ln_f.{part}": [width] for part in ("weight", "bias")}
+    for layer in range(layers):
+        for name, rows, columns in (
+            ("attn.c_attn", width, 3 * width),
+            ("attn.c_proj", width, width),
+            ("mlp.c_fc", width, 4 * width),
+            ("mlp.c_proj", 4 * width, width),
+        ):
+            shapes[f"h.{layer}.{name}.weight"] = [rows, columns]
+            shapes[f"h.{layer}.{name}.bias"] = [columns]
+        shapes |= {f"h.{layer}.{norm}.{part}": [width] for norm in ("ln_1", "ln_2") for part in ("weight", "bias")}
+    return [(name, "F32", shape) for name, shape in sorted(shapes.items())]
 
 
 def tensor_nbytes(tensor: Tensor) -> int:

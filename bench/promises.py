@@ -41,6 +41,19 @@ def memory_above_payload(ours: Summary) -> float:
     return ((ours.peak_bytes or 0) - ours.payload_bytes) / MIB
 
 
+def memory_while_saving(ours: Summary) -> float:
+    """The payload is in memory before."""
+    return (ours.peak_bytes or 0) / MIB
+
+
+def milliseconds(ours: Summary) -> float:
+    return ours.value
+
+
+def time_over(ours: Summary, other: Summary) -> float:
+    return 1 / ours.speed_over(other)
+
+
 def cache_left(ours: Summary) -> float:
     return (ours.cache_growth_bytes or 0) / MIB
 
@@ -49,6 +62,12 @@ COLD, REUSED = "cold: penstock.load", "cold: penstock.load, reused memory"
 FIO_READ, FAST = "cold: fio direct read", "cold: fastsafetensors"
 WARM, COPIED = "warm: penstock.load", "warm: penstock.load, copied"
 SAVED = "save: penstock.save"
+PACKED, ASSIGNED, MAPPED = (
+    "pack: penstock pack_to_file",
+    "assign: penstock assign_from_file",
+    "assign-warm: penstock assign_from_file",
+)
+TINY_SAVED, TINY_LOADED = "tiny-save: penstock pack_to_file", "tiny-load: penstock assign_from_file"
 
 PROMISES = (
     Promise("cold load: speed over fio", (COLD, FIO_READ), speed, 1.1),
@@ -73,7 +92,22 @@ PROMISES = (
         speed,
         2.0,
     ),
-    Promise("import penstock, ms", ("import: import penstock",), lambda ours: ours.value, 50, at_least=False),
+    Promise("import penstock, ms", ("import: import penstock",), milliseconds, 50, at_least=False),
+    Promise("pack: speed over flashpack + fsync", (PACKED, "pack: flashpack pack_to_file + fsync"), speed, 2.5),
+    Promise("pack: memory beyond the payload, MiB", (PACKED,), memory_while_saving, 64, at_least=False),
+    Promise("cold assign: speed over flashpack", (ASSIGNED, "assign: flashpack assign_from_file"), speed, 1.5),
+    Promise("cold assign: the same, parallel reader", (ASSIGNED, "assign: flashpack, parallel reader"), speed, 1.2),
+    Promise(
+        "warm assign: speed over flashpack's mmap", (MAPPED, "assign-warm: flashpack assign_from_file"), speed, 1.0
+    ),
+    Promise(
+        "save of three tensors: time over one small file's",
+        (TINY_SAVED, "tiny-save: write, fsync, rename"),
+        time_over,
+        1.2,
+        at_least=False,
+    ),
+    Promise("load of three tensors, ms", (TINY_LOADED,), milliseconds, 1.0, at_least=False),
 )
 
 

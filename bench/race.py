@@ -16,7 +16,7 @@ import machine
 import model
 import report
 from cases import RACES, Case, all_cases
-from runner import MeasurementError, Series, Setting, find_peer_python, run_rounds
+from runner import Input, MeasurementError, Series, Setting, find_peer_python, run_rounds
 from summary import summarise
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -25,7 +25,6 @@ ROOT = Path(__file__).resolve().parent.parent
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a model of half a GiB and three rounds")
-    parser.add_argument("--rounds", type=int, help="measurements per case (default: 5)")
     parser.add_argument("--size", type=float, metavar="GIB", help="size of the model (default: 2)")
     parser.add_argument(
         "--races", default="", metavar="KEYS", help=f"of {','.join(r.key for r in RACES)} (default: all)"
@@ -34,6 +33,14 @@ def parse_arguments() -> argparse.Namespace:
         "--only", default="", metavar="REGEX", help="only cases that match, as in 'cold: penstock.load'"
     )
     parser.add_argument("--all", action="store_true", help="also the cases that are not raced by default")
+    parser.add_argument("--list", action="store_true", help="print the cases and stop")
+    add_setting_arguments(parser)
+    return parser.parse_args()
+
+
+def add_setting_arguments(parser: argparse.ArgumentParser) -> None:
+    """Where and with what, for every program that measures."""
+    parser.add_argument("--rounds", type=int, help="measurements per case (default: 5)")
     parser.add_argument(
         "--directory", type=Path, default=ROOT / "results" / "data", help="where the files are (default: %(default)s)"
     )
@@ -41,13 +48,13 @@ def parse_arguments() -> argparse.Namespace:
         "--idle", type=float, default=1.0, metavar="SECONDS", help="rest before each start (default: 1)"
     )
     parser.add_argument("--seed", type=int, default=time.time_ns() % 1_000_000, help="of the random order")
-    parser.add_argument("--chart", type=Path, metavar="DIR", help="draw race-light and race-dark, .png and .svg, there")
+    parser.add_argument(
+        "--chart", type=Path, metavar="DIR", help="draw charts for light and dark pages, .png and .svg, there"
+    )
     parser.add_argument("--python", default=sys.executable, help="that has penstock (default: this one)")
     parser.add_argument(
         "--peer-python", default=find_peer_python(ROOT), help="that has the others (default: .venv-bench)"
     )
-    parser.add_argument("--list", action="store_true", help="print the cases and stop")
-    return parser.parse_args()
 
 
 def choose_cases(arguments: argparse.Namespace) -> list[Case]:
@@ -56,7 +63,7 @@ def choose_cases(arguments: argparse.Namespace) -> list[Case]:
         case
         for case in all_cases()
         if case.race.key in races
-        and (arguments.all or case.in_default_race or arguments.only)
+        and (arguments.all or case.runs_by_default or arguments.only)
         and re.search(arguments.only, case.key)
     ]
     if not chosen:
@@ -85,11 +92,14 @@ def prepare(arguments: argparse.Namespace) -> Setting:
     directory.mkdir(parents=True, exist_ok=True)
     file = directory / f"model-{gib:g}GiB.safetensors"
     many = directory / "many.safetensors"
-    if shutil.disk_usage(directory).free < 2.5 * gib * model.GIB:
-        raise SystemExit(f"[bench] {directory} has too little room for the model and a saved copy of it")
+    if shutil.disk_usage(directory).free < 3.5 * gib * model.GIB:
+        raise SystemExit(f"[bench] {directory} has too little room for the model in two formats and a saved copy")
     expected = model.ensure(file, model.transformer(model.layers_for(gib)))
     model.ensure(many, model.many_small())
-    return Setting(directory, file, many, expected, arguments.python, arguments.peer_python, arguments.idle)
+    setting = Setting(directory, file, many, expected, arguments.python, arguments.peer_python, arguments.idle)
+    tiny = directory / "tiny.safetensors"
+    setting.extra["tiny"] = Input(tiny, model.ensure(tiny, model.tiny()))
+    return setting
 
 
 def run(cases: list[Case], setting: Setting, rounds: int, seed: int) -> list[Series]:
@@ -122,7 +132,7 @@ def main() -> int:
         "seed": arguments.seed,
         "idle_seconds": setting.idle_seconds,
         "penstock": versions(setting.python, ["penstock", "torch", "numpy"]),
-        "peers": versions(setting.peer_python, ["safetensors", "fastsafetensors", "torch", "numpy"]),
+        "peers": versions(setting.peer_python, ["safetensors", "fastsafetensors", "flashpack", "torch", "numpy"]),
     }
     for key, value in about.items():
         print(f"[bench] {key.replace('_', ' ')}: {value}")
@@ -148,8 +158,11 @@ def draw(summaries: list[Any], about: dict[str, Any], directory: Path) -> None:
     import charts
 
     title = f"{about['model']}, {about['cores']} cores, {about['filesystem'].split()[0]}"
-    for path in charts.draw(summaries, title, directory / "race", (charts.LIGHT, charts.DARK), (".png", ".svg")):
-        print(f"[bench] chart: {path}")
+    forms = ((charts.LIGHT, charts.DARK), (".png", ".svg"))
+    for name, panels in (("race", charts.PANELS), ("race-flashpack", charts.FLASHPACK_PANELS)):
+        if any(summary.case.race in panels for summary in summaries):
+            for path in charts.draw(summaries, title, directory / name, *forms, panels):
+                print(f"[bench] chart: {path}")
 
 
 if __name__ == "__main__":

@@ -67,7 +67,7 @@ def ratio(summary: Summary, other: Summary | None) -> str:
 
 
 def race_table(summaries: list[Summary], race_key: str) -> Table | None:
-    """All cases of a race, the best first, beside the ceiling and the best peer."""
+    """All cases of a race, the best first, beside the ceiling (fio, mostly) and the best peer."""
     chosen = best_first(summaries, race_key)
     if not chosen:
         return None
@@ -75,7 +75,7 @@ def race_table(summaries: list[Summary], race_key: str) -> Table | None:
     ceiling = best_with_role(summaries, race_key, "ceiling")
     peer = best_with_role(summaries, race_key, "peer")
     rounds = min(summary.rounds for summary in chosen)
-    columns = ["", race.unit, "min - max", "over fio", "over best peer", "CPU s"]
+    columns = ["", race.unit, "min - max", "over ceiling", "over best peer", "CPU s"]
     columns += ["peak MiB", "anonymous", "cached MiB", "drive MiB"]
     table = Table(f"{race.name} (median of {rounds})", columns)
     for summary in chosen:

@@ -13,15 +13,24 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import flashpack_file
 import machine
 import model
-from cases import Case, Task
+from cases import Case, Race, Task
 
 MEASURE = Path(__file__).resolve().parent / "measure.py"
 
 
 class MeasurementError(Exception):
     """A competitor that failed, or gave wrong bytes."""
+
+
+@dataclass(frozen=True)
+class Input:
+    """A safetensors file, and what a correct load of it gives."""
+
+    file: Path
+    expected: model.Expected
 
 
 @dataclass
@@ -35,6 +44,11 @@ class Setting:
     python: str  # of penstock
     peer_python: str
     idle_seconds: float = 1.0
+    extra: dict[str, Input] = field(default_factory=dict)  # by Race.input
+
+    def input(self, race: Race) -> Input:
+        own = {"model": Input(self.model, self.expected), "many": Input(self.many, self.expected)}
+        return {**own, **self.extra}[race.input]
 
 
 @dataclass
@@ -49,7 +63,7 @@ class Series:
 
 
 def input_of(case: Case, setting: Setting) -> Path:
-    file = setting.many if case.race.many else setting.model
+    file = setting.input(case.race).file
     return file if case.race.saves else file.with_suffix(case.input_suffix)
 
 
@@ -61,7 +75,7 @@ def ensure_input(case: Case, setting: Setting) -> None:
     """Loads of other formats need their file; it is made once."""
     file = input_of(case, setting)
     if not file.exists():
-        task = Task(case.key, str(file), make_input_from=str(setting.model))
+        task = Task(case.key, str(file), make_input_from=str(setting.input(case.race).file))
         subprocess.run([python_for(case, setting), str(MEASURE), json.dumps(asdict(task))], check=True)
 
 
@@ -108,7 +122,8 @@ def execute(case: Case, task: Task, setting: Setting, before_start: Callable[[],
 
 def measure(case: Case, setting: Setting, verify: bool) -> dict[str, Any]:
     """One measurement, with what it did to the page cache and the drive."""
-    file, output = input_of(case, setting), setting.directory / "saved.safetensors"
+    file, output = input_of(case, setting), setting.directory / f"saved{case.output_suffix}"
+    expected = setting.input(case.race).expected
     output.unlink(missing_ok=True)
     task = Task(case.key, str(file), str(output), verify)
     counters: list[tuple[int, int] | None] = []
@@ -123,15 +138,16 @@ def measure(case: Case, setting: Setting, verify: bool) -> dict[str, Any]:
         result = execute(case, task, setting, before_start)
         counters.append(machine.device_bytes(setting.directory))
         result["cache_growth_bytes"] = machine.resident_bytes(output if case.race.saves else file) - cached[0]
-        if verify and case.race.saves and case.saves_safetensors:
-            result["checksum"] = model.checksum_file(output)
+        if verify and case.race.saves and case.saves_checked:
+            read_back = flashpack_file if case.output_suffix == ".flashpack" else model
+            result["checksum"] = read_back.checksum_file(output)
     finally:
         output.unlink(missing_ok=True)
     if counters[0] and counters[1]:
         result["device_read_bytes"] = counters[1][0] - counters[0][0]
         result["device_written_bytes"] = counters[1][1] - counters[0][1]
-    result.setdefault("bytes", setting.expected.nbytes)
-    check(case, result, setting.expected)
+    result.setdefault("bytes", expected.nbytes)
+    check(case, result, expected)
     return result
 
 

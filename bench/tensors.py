@@ -54,3 +54,39 @@ def sync_file(path: str) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def shapes_of(path: str) -> dict[str, tuple[list[int], str]]:
+    """Names, shapes and element types of a raced file, whichever of its formats it has."""
+    beside = Path(path).with_suffix(".safetensors")  # every other format was made from it
+    entries, _ = model.read_header(beside)
+    return {name: (list(entry["shape"]), str(entry["dtype"])) for name, entry in entries.items()}  # type: ignore[call-overload]
+
+
+def empty_module(path: str) -> Any:
+    """A module with the parameters of a raced file, on the meta device."""
+    import torch
+
+    dtypes = {"BF16": torch.bfloat16, "F32": torch.float32}
+    root = torch.nn.Module()
+    for name, (shape, dtype) in shapes_of(path).items():
+        *parents, attribute = name.split(".")
+        owner = root
+        for parent in parents:
+            if not hasattr(owner, parent):
+                owner.add_module(parent, torch.nn.Module())
+            owner = getattr(owner, parent)
+        data = torch.empty(shape, dtype=dtypes[dtype], device="meta")
+        owner.register_parameter(attribute, torch.nn.Parameter(data))
+    return root
+
+
+def filled_module(path: str) -> Any:
+    """The same, with memory that was written to."""
+    import torch
+
+    module = empty_module(path).to_empty(device="cpu")
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.zero_()
+    return module

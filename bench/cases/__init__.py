@@ -11,7 +11,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-FAMILIES = ("fio", "safetensors_cases", "fastsafetensors_cases", "torch_cases", "penstock_cases", "native_cases")
+FAMILIES = (
+    "fio",
+    "safetensors_cases",
+    "fastsafetensors_cases",
+    "torch_cases",
+    "flashpack_cases",
+    "comparison_cases",
+    "tiny_cases",
+    "penstock_cases",
+    "native_cases",
+)
 
 
 @dataclass(frozen=True)
@@ -21,18 +31,43 @@ class Race:
     name: str
     key: str  # for the command line
     warm: bool  # is the input in the page cache when the clock starts?
-    many: bool = False  # the file of 100,000 small tensors instead of the model
+    input: str = "model"  # which file: the model, "many", "tiny" or "gpt2"; see model.py
     saves: bool = False
     unit: str = "GiB/s"  # or "ms", where bytes mean little
+    repeats: int = 1  # within a measurement, whose time is then their median: for what takes a millisecond
+
+    @property
+    def touches(self) -> bool:
+        """Whether every page of what was loaded is read before the clock stops."""
+        return not self.saves and self.input != "many"
 
 
 COLD_LOAD = Race("cold load", "cold", warm=False)
 WARM_LOAD = Race("warm load", "warm", warm=True)
 SAVE = Race("durable save of a new file", "save", warm=False, saves=True)
-OPEN_MANY = Race("open 100,000 tensors and list their names", "open", warm=True, many=True, unit="ms")
-LOAD_MANY = Race("load 100,000 small tensors", "many", warm=True, many=True, unit="ms")
-IMPORT = Race("import", "import", warm=True, many=True, unit="ms")
-RACES = (COLD_LOAD, WARM_LOAD, SAVE, OPEN_MANY, LOAD_MANY, IMPORT)
+OPEN_MANY = Race("open 100,000 tensors and list their names", "open", warm=True, input="many", unit="ms")
+LOAD_MANY = Race("load 100,000 small tensors", "many", warm=True, input="many", unit="ms")
+IMPORT = Race("import", "import", warm=True, input="many", unit="ms")
+
+PACK = Race("durable pack_to_file of a new file", "pack", warm=False, saves=True)
+ASSIGN_COLD = Race("cold assign_from_file", "assign", warm=False)
+ASSIGN_WARM = Race("warm assign_from_file", "assign-warm", warm=True)
+TINY_SAVE = Race(
+    "durable save of three small tensors", "tiny-save", warm=True, input="tiny", saves=True, unit="ms", repeats=21
+)
+TINY_LOAD = Race("load of three small tensors", "tiny-load", warm=True, input="tiny", unit="ms", repeats=21)
+
+RACES = (
+    *(COLD_LOAD, WARM_LOAD, SAVE, OPEN_MANY, LOAD_MANY, IMPORT),
+    *(PACK, ASSIGN_COLD, ASSIGN_WARM, TINY_SAVE, TINY_LOAD),
+)
+
+# The two comparisons that FlashPack publishes; flashpack_compare.py runs them.
+STATE_DICT = Race("GPT-2's weights into a model, warm", "state-dict", warm=True, input="gpt2", unit="ms")
+STATE_DICT_COLD = Race("GPT-2's weights into a model, cold", "state-dict-cold", warm=False, input="gpt2", unit="ms")
+MODEL_LOAD = Race("cold load into an empty model", "model-load", warm=False)
+MODEL_SAVE = Race("durable save of a model", "model-save", warm=False, saves=True)
+COMPARISONS = (STATE_DICT, STATE_DICT_COLD, MODEL_LOAD, MODEL_SAVE)
 
 
 @dataclass(frozen=True)
@@ -62,12 +97,17 @@ class Case:
     external: Callable[[Task, str], dict[str, float]] | None = None  # measures itself; given the Python to use
     input_suffix: str = ".safetensors"  # loads of another format name it, and how its file is made from the model
     make_input: Callable[[str, str], None] | None = None
-    saves_safetensors: bool = True  # then what a save wrote is checked
+    output_suffix: str = ".safetensors"
+    saves_checked: bool = True  # is what a save wrote in a format that is read back here?
     in_default_race: bool = True
 
     @property
     def key(self) -> str:
         return f"{self.race.key}: {self.name}"
+
+    @property
+    def runs_by_default(self) -> bool:
+        return self.in_default_race and self.race in RACES
 
 
 def all_cases() -> list[Case]:

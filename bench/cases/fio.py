@@ -10,7 +10,8 @@ import os
 import resource
 import subprocess
 
-from cases import COLD_LOAD, SAVE, Case, Task
+from cases import ASSIGN_COLD, COLD_LOAD, PACK, SAVE, Case, Task
+from flashpack_file import FLASHPACK_INPUT
 
 COMMON = [
     "fio",
@@ -47,5 +48,7 @@ def write(task: Task, _python: str) -> dict[str, float]:
 
 CASES = [
     Case("fio direct read", COLD_LOAD, "ceiling", external=read),
-    Case("fio direct write", SAVE, "ceiling", external=write, saves_safetensors=False),
+    Case("fio direct write", SAVE, "ceiling", external=write, saves_checked=False),
+    Case("fio direct read", ASSIGN_COLD, "ceiling", external=read, **FLASHPACK_INPUT),
+    Case("fio direct write", PACK, "ceiling", external=write, saves_checked=False),
 ]

@@ -43,5 +43,5 @@ LOADS = {"start": load, "input_suffix": ".pt", "make_input": make_input, "in_def
 CASES = [
     Case("torch.load", COLD_LOAD, "peer", **LOADS),
     Case("torch.load", WARM_LOAD, "peer", **LOADS),
-    Case("torch.save + fsync", SAVE, "peer", start=save, saves_safetensors=False, in_default_race=False),
+    Case("torch.save + fsync", SAVE, "peer", start=save, saves_checked=False, in_default_race=False),
 ]

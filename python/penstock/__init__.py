@@ -81,7 +81,7 @@ __all__ = [
     "verify",
 ]
 
-_SUBMODULES = frozenset({"measure", "safetensors"})
+_SUBMODULES = frozenset({"flashpack", "measure", "safetensors"})
 
 
 def __getattr__(name: str) -> Any:

@@ -54,7 +54,7 @@ class LoadOptions:
 class SaveOptions:
     """What is written, how safely, and how fast."""
 
-    def __init__(self, *, format: str, metadata: Mapping[str, str], max_shard_size: int, checksums: bool, shared: str, durable: bool, method: str, io: IoOptions) -> None: ...
+    def __init__(self, *, format: str, metadata: Mapping[str, str], max_shard_size: int, checksums: bool, shared: str, durable: bool, method: str, dtype: str | None, align_bytes: int, keep_order: bool, align_large: bool, io: IoOptions) -> None: ...
 
 class TensorStream:
     """Tensors in the order they lie in the files, as their bytes land."""
@@ -95,6 +95,12 @@ class Reader:
     def load_slice(self, name: str, ranges: Sequence[tuple[int, int]], options: LoadOptions) -> tuple[list[Memory], list[tuple[str, str, tuple[int, ...], int, int, int]]]: ...
 
     def stream(self, names: Sequence[str] | None, options: LoadOptions) -> TensorStream: ...
+
+def flashpack_footer(path: str | os.PathLike[str]) -> str:
+    """The JSON of a FlashPack file's footer, once all of it was checked."""
+
+def open_flashpack_blocks(path: str | os.PathLike[str]) -> Reader:
+    """A FlashPack file's blocks as tensors "0", "1", ..."""
 
 class Writer:
     """Collects tensors, whose memory it borrows, and saves them."""

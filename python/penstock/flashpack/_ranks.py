@@ -1,0 +1,147 @@
+"""Ranks that act together: what one of them can't do none does, and none waits for ever."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from types import TracebackType
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+
+from ..errors import Error
+from ._shares import Step
+
+T = TypeVar("T")
+
+_POLL_SECONDS = 0.001
+
+# The same function under its new and its old name.
+_all_gather: Callable[..., Any] = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
+
+
+class DistributedError(Error, RuntimeError):
+    """Another rank failed, died or did not answer, or has another file."""
+
+
+class Ranks:
+    """All ranks of the default process group, while they read one file. A context manager.
+
+    They agree through a gloo group of their own, whose operations give up after `timeout` seconds: the caller's group may
+    wait much longer. On GPUs the data goes through the caller's NCCL group, everything else through gloo.
+    """
+
+    def __init__(self, title: str, device: torch.device, timeout: float) -> None:
+        self.rank, self.world = dist.get_rank(), dist.get_world_size()
+        self._title = title
+        self._timeout = timeout
+        self.uses_nccl = device.type == "cuda" and "nccl" in str(dist.get_backend_config())
+        with self._reachable():
+            self._control = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout))
+        self._data = dist.group.WORLD if self.uses_nccl else self._control
+
+    def __enter__(self) -> Ranks:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        dist.destroy_process_group(self._control)
+
+    def together(self, action: Callable[[], T]) -> T:
+        """Runs `action` on every rank. Where one fails all raise: it its own error, the others one that names it."""
+        try:
+            result = action()
+        except BaseException as error:
+            self._agree(error)
+            raise
+        self._agree(None)
+        return result
+
+    def send(self, content: bytes, sender: int) -> bytes:
+        """The sender's bytes, on every rank."""
+        with self._reachable():
+            length = torch.tensor([len(content)])
+            dist.broadcast(length, sender, group=self._control)
+            data = torch.frombuffer(bytearray(content), dtype=torch.uint8) if self.rank == sender and content else None
+            data = torch.empty(int(length), dtype=torch.uint8) if data is None else data
+            if len(data) > 0:
+                dist.broadcast(data, sender, group=self._control)
+        return data.numpy().tobytes()
+
+    def first_that_differs(self, digest: bytes) -> int | None:
+        """The first rank whose digest is not rank 0's."""
+        own = torch.frombuffer(bytearray(digest), dtype=torch.uint8)
+        everyone = torch.empty(self.world * len(own), dtype=torch.uint8)
+        with self._reachable():
+            _all_gather(everyone, own, group=self._control)
+        digests = everyone.view(self.world, -1)
+        return next((rank for rank in range(self.world) if not digests[rank].equal(digests[0])), None)
+
+    def exchange(self, block: torch.Tensor, step: Step, piece: torch.Tensor | None) -> None:
+        """Gives every rank the shares of a step. `block` is bytes, and so is `piece`, what this rank has read."""
+        with self._reachable():
+            if step.is_even and piece is not None:
+                whole = block[step.shares[0].begin : step.shares[-1].end]
+                _all_gather(whole, piece, group=self._data)
+                return
+            if piece is not None:
+                own = step.shares[self.rank]
+                block[own.begin : own.end].copy_(piece)
+            under_way = [
+                dist.broadcast(block[share.begin : share.end], rank, group=self._data, async_op=True)
+                for rank, share in enumerate(step.shares)
+                if share.nbytes > 0
+            ]
+            for work in under_way:
+                work.wait()
+
+    def wait_for_device(self) -> None:
+        """NCCL only queues its work: waits until it is done, but no longer than the time-out."""
+        if not self.uses_nccl:
+            return
+        stream, deadline = torch.cuda.current_stream(), time.monotonic() + self._timeout
+        while not stream.query():
+            if time.monotonic() > deadline:
+                raise DistributedError(f"{self._title}: NCCL did not finish within {self._timeout:g} s")
+            time.sleep(_POLL_SECONDS)
+
+    def _agree(self, error: BaseException | None) -> None:
+        """Returns where all went well; the first rank that failed tells the others why."""
+        flag = torch.tensor([0 if error is None else self.world - self.rank])
+        with self._reachable():
+            dist.all_reduce(flag, op=dist.ReduceOp.MAX, group=self._control)
+        if int(flag) == 0:
+            return
+        failed = self.world - int(flag)
+        reason = self.send(_describe(error).encode(errors="replace"), failed).decode()
+        if error is None:
+            where = "" if self._title in reason else f"{self._title}: "
+            raise DistributedError(f"{where}rank {failed} failed: {reason}")
+
+    @contextmanager
+    def _reachable(self) -> Iterator[None]:
+        """What torch reports when a rank is gone, in our words."""
+        try:
+            yield
+        except RuntimeError as problem:
+            if isinstance(problem, Error):
+                raise
+            raise DistributedError(
+                f"{self._title}: a rank is gone, or did not answer within {self._timeout:g} s ({_gist(problem)})"
+            ) from problem
+
+
+def _describe(error: BaseException | None) -> str:
+    if error is None or isinstance(error, Error):
+        return str(error or "")
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+
+
+def _gist(problem: RuntimeError) -> str:
+    """The first sentence, without the place in torch's sources."""
+    return re.sub(r"^\[[^\]]*\] *", "", str(problem).strip()).split("\n")[0].split(". ")[0]

@@ -1,0 +1,90 @@
+"""A FlashPack file as tensors by name: read when they are asked for, or views of blocks that are read already."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import closing
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+from .. import _core, _torch
+from .._options import load_options, open_reader, path_text
+from ..errors import FormatError
+from ._storage import FlashTensorStorage, index_records
+
+if TYPE_CHECKING:
+    from .._options import Path
+
+_FORMAT = "flashpack"
+
+
+class StoredTensor(NamedTuple):
+    """A tensor in a file."""
+
+    name: str
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+
+
+class OpenFile:
+    """Reads the tensors that are asked for, and no others."""
+
+    def __init__(self, path: Path, device: torch.device) -> None:
+        self._reader = _open(path)
+        self._device = device
+
+    def tensors(self) -> list[StoredTensor]:
+        """What the file holds."""
+        return [StoredTensor(name, _torch.DTYPES[dtype], shape) for name, dtype, shape, *_ in self._reader.infos()]
+
+    def load(self, names: list[str] | None) -> dict[str, torch.Tensor]:
+        """These tensors, or all, on the device."""
+        if self._device.type == "cpu":
+            memories, rows, _ = self._reader.load(names, load_options(), None)
+            return _torch.build(memories, rows)
+        with closing(self._reader.stream(names, load_options())) as stream:
+            return _moved(stream, self._device)
+
+
+def _open(path: Path) -> _core.Reader:
+    try:
+        reader = open_reader(path)
+    except FormatError:
+        _core.flashpack_footer(path_text(path))  # says it in terms of the format that was expected
+        raise
+    others = [(name, kind) for name, _, kind, *_ in reader.files() if kind != _FORMAT]
+    if others:
+        del reader  # the traceback would keep the file open
+        raise FormatError(f"{others[0][0]}: is a {others[0][1]} file, not a FlashPack one")
+    return reader
+
+
+def _moved(stream: _core.TensorStream, device: torch.device) -> dict[str, torch.Tensor]:
+    tensors: dict[str, torch.Tensor] = {}
+    while (landed := stream.next()) is not None:
+        tensors.update((name, tensor.to(device)) for name, tensor in _torch.build(*landed).items())
+    return tensors
+
+
+class ReadBlocks:
+    """The same of blocks that are in memory."""
+
+    def __init__(self, storage: FlashTensorStorage, metadata: dict[str, Any]) -> None:
+        self._storage = storage
+        self._metadata = metadata
+
+    def tensors(self) -> list[StoredTensor]:
+        """What the blocks hold."""
+        return [
+            StoredTensor(record.name, self._storage.block(record.macroblock).dtype, tuple(record.shape))
+            for record in index_records(self._metadata)
+        ]
+
+    def load(self, names: Iterable[str]) -> dict[str, torch.Tensor]:
+        """Views of the blocks."""
+        from .deserialization import iterate_from_flash_tensor
+
+        wanted = set(names)
+        views = iterate_from_flash_tensor(self._storage, self._metadata)
+        return {name: view for name, view in views if name in wanted}
