@@ -22,6 +22,7 @@ constexpr const char* kFooter =
     "  penstock bench                        a model of 1 GiB in this directory, removed afterwards\n"
     "  penstock bench --dir /data --size 4GiB --rounds 5\n"
     "  penstock bench model.safetensors      your own file; saves go to a temporary directory beside it\n"
+    "  penstock bench --format flashpack     a FlashPack file instead of safetensors\n"
     "\n"
     "The drive's read and write rates are direct transfers that move the bytes and do nothing else. 1.00x is as fast "
     "as that.\n"
@@ -31,6 +32,7 @@ constexpr const char* kFooter =
 struct Options {
   std::string path;
   std::string directory;
+  std::string format = "safetensors";  // of the temporary model
   std::uint64_t size = kGiB;
   unsigned rounds = 3;
 };
@@ -58,6 +60,7 @@ const StepText& text_of(Step step) {
 // Everything that the output says.
 struct Report {
   std::string path;
+  std::string format;
   std::uint64_t bytes = 0;
   std::uint64_t tensors = 0;
   unsigned rounds = 0;
@@ -83,8 +86,8 @@ Tone tone_of(double ratio) {
 }
 
 void print_report(Console& console, const Report& report) {
-  console.out.print("{}  {}, {}, {}\n\n", console.terminal.paint(Tone::kBold, printable(report.path)),
-                    format_size(report.bytes), format_count_of(report.tensors, "tensor"),
+  console.out.print("{}  {}, {}, {}, {}\n\n", console.terminal.paint(Tone::kBold, printable(report.path)),
+                    report.format, format_size(report.bytes), format_count_of(report.tensors, "tensor"),
                     report.rounds == 1 ? "one round" : fmt::format("median of {} rounds", report.rounds));
   Table table({{""},
                {"GiB/s", Align::kRight, Tone::kBold},
@@ -124,6 +127,7 @@ void print_json(Console& console, const Report& report) {
   JsonWriter json;
   json.begin_object();
   json.field("path", report.path);
+  json.field("format", report.format);
   json.field("bytes", report.bytes);
   json.field("tensors", report.tensors);
   json.field("rounds", report.rounds);
@@ -207,7 +211,7 @@ int run(Console& console, const Options& options) {
   const auto scratch = make_scratch(options, own_file ? total_file_size(*reader) : options.size, why_no_save);
   ProgressBar bar("preparing", console.error_terminal, console.progress_mode());
   if (!own_file) {
-    const std::filesystem::path model = scratch->path() / "model.safetensors";
+    const std::filesystem::path model = scratch->path() / ("model." + options.format);
     make_model(model, options.size, bar.function());
     reader.emplace(model);
   }
@@ -215,6 +219,7 @@ int run(Console& console, const Options& options) {
   const BenchRounds rounds = run_rounds(*reader, scratch.get(), options.rounds, bar);
   bar.finish();
   Report report = make_report(own_file ? options.path : "temporary model", rounds, options.rounds);
+  report.format = format_of(*reader);
   if (!why_no_save.empty()) report.notes.push_back(why_no_save);
   console.json ? print_json(console, report) : print_report(console, report);
   return kSuccess;
@@ -228,6 +233,9 @@ void add_bench(CLI::App& app, Action& action) {
   const auto options = std::make_shared<Options>();
   command->add_option("FILE", options->path, "A checkpoint; without one a temporary model is made");
   add_size_option(*command, "--size", options->size, "Size of the temporary model (1GiB)");
+  command->add_option("--format", options->format, "Its format: safetensors (default) or flashpack")
+      ->type_name("FORMAT")
+      ->check(CLI::IsMember({"safetensors", "flashpack"}));
   command->add_option("--dir", options->directory, "Where to put temporary files (this directory, or FILE's)")
       ->type_name("DIR");
   command->add_option("--rounds", options->rounds, "How often to measure (3)")

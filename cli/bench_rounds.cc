@@ -134,8 +134,9 @@ void BenchRounds::measure_write_ceiling() {
 
 void BenchRounds::measure_save(const std::vector<Tensor>& tensors) {
   begin(Step::kSave);
-  const std::filesystem::path path = *scratch_ / "saved.safetensors";
+  const std::filesystem::path path = *scratch_ / "saved";
   SaveOptions options;
+  options.format = format_of(reader_);
   options.progress = progress_of(Step::kSave);
   Writer writer(path, std::move(options));
   for (const Tensor& tensor : tensors) writer.add(tensor.name, tensor.dtype, tensor.shape, tensor.bytes.data());

@@ -26,10 +26,15 @@ std::uint64_t total_file_size(const Reader& reader) {
   return nbytes;
 }
 
+std::string format_of(const Reader& reader) {
+  // An index may list no file at all.
+  return reader.files().empty() ? "safetensors" : reader.files().front().format;
+}
+
 std::string format_kind(const Reader& reader) {
-  const auto files = reader.files();
-  const std::string format = files.empty() ? "no files" : files.front().format;
-  return files.size() > 1 ? fmt::format("{}, {}", format, format_count_of(files.size(), "file")) : format;
+  const std::size_t count = reader.files().size();
+  if (count == 1) return format_of(reader);
+  return count == 0 ? "no files" : fmt::format("{}, {}", format_of(reader), format_count_of(count, "file"));
 }
 
 bool matches_any(const std::vector<std::string>& globs, const std::string& name) {
@@ -65,6 +70,11 @@ void write_stats(JsonWriter& json, const Stats& stats) {
   json.field("queue_depth", stats.queue_depth);
   json.field("threads", stats.threads);
   json.field("reason", stats.reason);
+  if (stats.phases.empty()) return;
+  json.key("phases");
+  json.begin_object();
+  for (const Phase& phase : stats.phases) json.field(phase.name, phase.seconds);
+  json.end_object();
 }
 
 void write_metadata(JsonWriter& json, const Metadata& metadata) {

@@ -21,6 +21,9 @@ std::uint64_t element_count(const TensorInfo& tensor);
 
 std::uint64_t total_file_size(const Reader& reader);
 
+// Of its files, which have the same one: "safetensors", "flashpack".
+std::string format_of(const Reader& reader);
+
 // "safetensors", or "safetensors, 3 files".
 std::string format_kind(const Reader& reader);
 

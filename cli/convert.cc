@@ -2,7 +2,6 @@
 #include "penstock/convert.h"
 
 #include <algorithm>
-#include <array>
 #include <cctype>
 #include <cerrno>
 #include <filesystem>
@@ -21,6 +20,7 @@ namespace {
 constexpr const char* kFooter =
     "Examples\n"
     "  penstock convert model/ model.safetensors                        join shards\n"
+    "  penstock convert model.safetensors model.flashpack               to FlashPack; the other way round works too\n"
     "  penstock convert model.safetensors out/model.safetensors --max-shard-size 5GB\n"
     "  penstock convert a.safetensors b.safetensors --dtype bf16        floating tensors become BF16\n"
     "  penstock convert a.safetensors b.safetensors --select 'decoder.*' --select '*.bias'\n"
@@ -34,29 +34,28 @@ struct Options {
   std::vector<std::string> selected;
   std::uint64_t max_shard_size = 0;
   std::string format;
+  FlashPackOptions flashpack;
   bool checksums = false;
   bool force = false;
   bool fast = false;  // --no-durable
 };
 
-// The names that people know from PyTorch, beside those of the format.
-constexpr std::array<std::pair<std::string_view, DType>, 9> kTorchNames = {{{"FLOAT64", DType::kF64},
-                                                                            {"FLOAT32", DType::kF32},
-                                                                            {"FLOAT16", DType::kF16},
-                                                                            {"FP32", DType::kF32},
-                                                                            {"FP16", DType::kF16},
-                                                                            {"HALF", DType::kF16},
-                                                                            {"BFLOAT16", DType::kBF16},
-                                                                            {"FLOAT8_E4M3FN", DType::kF8E4M3},
-                                                                            {"FLOAT8_E5M2", DType::kF8E5M2}}};
+// As the formats call it (BF16), as PyTorch does (bfloat16, half) or as people do (fp16), in any case.
+std::optional<DType> dtype_named(std::string name) {
+  const auto change_case = [&name](int (*change)(int)) {
+    std::transform(name.begin(), name.end(), name.begin(),
+                   [=](unsigned char c) { return static_cast<char>(change(c)); });
+  };
+  change_case(std::tolower);
+  if (const auto dtype = parse_torch_dtype(name)) return dtype;
+  change_case(std::toupper);
+  if (name.starts_with("FP")) name.erase(1, 1);
+  return parse_dtype(name);
+}
 
 DType dtype_from(const std::string& text) {
-  std::string upper = text;
-  std::transform(upper.begin(), upper.end(), upper.begin(), [](unsigned char c) { return std::toupper(c); });
-  const auto torch_name =
-      std::find_if(kTorchNames.begin(), kTorchNames.end(), [&](const auto& entry) { return entry.first == upper; });
-  const std::optional<DType> dtype = torch_name != kTorchNames.end() ? torch_name->second : parse_dtype(upper);
-  if (!dtype) throw CLI::ValidationError("--dtype: '" + text + "' is not a dtype (such as F32, BF16 or F8_E4M3)");
+  const std::optional<DType> dtype = dtype_named(text);
+  if (!dtype) throw CLI::ValidationError("--dtype: '" + text + "' is not a dtype (such as F32, bfloat16 or F8_E4M3)");
   if (!dtype_can_cast(DType::kF32, *dtype)) {
     throw CLI::ValidationError("--dtype: floating tensors can't be converted to " + std::string(dtype_name(*dtype)));
   }
@@ -81,6 +80,7 @@ ConvertOptions library_options(const Options& options, ProgressBar& bar) {
   result.dtype = options.dtype;
   result.overwrite = options.force;
   result.save.format = options.format;
+  result.save.flashpack = options.flashpack;
   result.save.max_shard_size = options.max_shard_size;
   result.save.checksums = options.checksums;
   result.save.durable = !options.fast;
@@ -130,6 +130,14 @@ int run(Console& console, const Options& options) {
   return kSuccess;
 }
 
+void add_flashpack_options(CLI::App& command, FlashPackOptions& options) {
+  add_size_option(command, "--align-bytes", options.align_bytes, "FlashPack: tensors start on multiples of this (128)");
+  command.add_flag("--keep-order", options.keep_order,
+                   "FlashPack: tensors as they lie in SRC; else those with the most elements first");
+  command.add_flag("--align-large", options.align_large,
+                   "FlashPack: tensors of at least 256 KiB start on multiples of 4 KiB");
+}
+
 }  // namespace
 
 void add_convert(CLI::App& app, Action& action) {
@@ -142,14 +150,17 @@ void add_convert(CLI::App& app, Action& action) {
   command
       ->add_option_function<std::string>(
           "--dtype", [options](const std::string& text) { options->dtype = dtype_from(text); },
-          "Convert floating tensors to this: F32, BF16, F16, F8_E4M3 ...")
+          "Convert floating tensors to this: F32, BF16, float16, F8_E4M3 ...")
       ->type_name("DTYPE");
   command->add_option("--select", options->selected, "Only tensors whose name matches (may be repeated)")
       ->type_name("GLOB")
       ->allow_extra_args(false);
   add_size_option(*command, "--max-shard-size", options->max_shard_size,
                   "Split into shards of at most this size, with an index");
-  command->add_option("--format", options->format, "Format of DST; by its suffix if not given")->type_name("FORMAT");
+  command
+      ->add_option("--format", options->format, "Format of DST: safetensors or flashpack; by its suffix if not given")
+      ->type_name("FORMAT");
+  add_flashpack_options(*command, options->flashpack);
   command->add_flag("--checksums", options->checksums, "Store a CRC-32C of every tensor, for verify");
   command->add_flag("-f,--force", options->force, "Replace DST if it exists");
   command->add_flag("--no-durable", options->fast, "Don't wait for the drive: faster, may be lost in a power cut");

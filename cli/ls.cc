@@ -1,4 +1,4 @@
-// penstock ls: what is in a checkpoint. Reads headers only.
+// penstock ls: what is in a checkpoint. Reads headers and footers only.
 #include <algorithm>
 #include <filesystem>
 #include <map>
@@ -19,6 +19,7 @@ namespace {
 constexpr const char* kFooter =
     "Examples\n"
     "  penstock ls model.safetensors\n"
+    "  penstock ls model.flashpack\n"
     "  penstock ls model/ --summary               totals of all shards, by dtype\n"
     "  penstock ls model/ --filter '*.mlp.*'      some of the tensors\n"
     "  penstock ls model/ --sort size | head      the largest first\n"

@@ -22,10 +22,12 @@ constexpr const char* kFooter =
     "Examples\n"
     "  penstock ls model.safetensors              what is in a file\n"
     "  penstock convert model/ model.safetensors  join shards\n"
+    "  penstock convert model/ model.flashpack    to another format\n"
     "  penstock verify model.safetensors          is it whole?\n"
     "  penstock bench                             how fast is this drive, and penstock on it?\n"
     "\n"
-    "penstock COMMAND --help tells more. A path is a file, a directory of shards or an index.json.";
+    "penstock COMMAND --help tells more. A path is a file (safetensors or FlashPack), a directory of shards or an\n"
+    "index.json; the format is known by the bytes, not by the suffix.";
 
 const std::map<std::string, ColorChoice> kColorChoices = {
     {"auto", ColorChoice::kAuto}, {"always", ColorChoice::kAlways}, {"never", ColorChoice::kNever}};

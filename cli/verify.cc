@@ -99,7 +99,7 @@ void print_result(Console& console, const Options& options, const std::string& p
                     format_count_of(report.tensors.size(), "tensor"), format_size(result.file_size), result.kind);
   if (options.print_checksums) print_checksums(console, report);
   Table table({{""}, {""}, {""}});
-  table.add(row("structure", Tone::kGood, "ok", "header, names, dtypes, shapes and byte ranges"));
+  table.add(row("structure", Tone::kGood, "ok", "table of contents: names, dtypes, shapes and byte ranges"));
   table.add(checksum_row(options, report));
   table.add(finite_row(options, report));
   table.print(console.out, console.terminal);

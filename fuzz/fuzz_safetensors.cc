@@ -105,6 +105,7 @@ void check_message(const Error& error) {
 bool check_file(const ByteSource& source, std::string_view header) {
   try {
     const Layout layout = parse_layout(source);
+    if (layout.format != "safetensors") return true;  // fuzz_flashpack's
     check_json(header);
     check_contiguous(layout, source.size());
     check_round_trip(layout);

@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 HERE = Path(__file__).parent
-GOLDEN = HERE.parent / "tests" / "data" / "safetensors"
+GOLDEN = HERE.parent / "tests" / "data"
 
 
 def record(begin: int, end: int, dtype: str = "U8", shape: str | None = None) -> str:
@@ -56,16 +56,88 @@ INDEXES = {
 }
 
 
+def entry(name: str, shape: str, offset: int, length: int, block: int | None = None) -> str:
+    number = "" if block is None else f',"macroblock":{block}'
+    return f'{{"name":"{name}","shape":{shape},"offset":{offset},"length":{length}{number}}}'
+
+
+def block(dtype: str, offset: int, nbytes: int, elements: int, more: str = "") -> str:
+    return f'{{"dtype":"{dtype}","offset_bytes":{offset},"length_bytes":{nbytes},"length_elems":{elements}{more}}}'
+
+
+def version_3(dtype: str, elements: int, *entries: str, more: str = "") -> str:
+    index = ",".join(entries)
+    return (
+        f'{{"format":"flashpack_v3","target_dtype":"{dtype}","align_bytes":128,"total_elems":{elements},'
+        f'"index":[{index}]{more}}}'
+    )
+
+
+def version_4(blocks: list[str], *entries: str) -> str:
+    return (
+        f'{{"format":"flashpack_v4","align_bytes":0,"macroblocks":[{",".join(blocks)}],"index":[{",".join(entries)}]}}'
+    )
+
+
+FOOTERS = {
+    "one_block": version_3("float32", 3, entry("a", "[2]", 0, 2), entry("s", "[]", 2, 1)),
+    "two_blocks": version_4(
+        [block("uint8", 0, 3, 3), block("half", 4, 4, 2)], entry("u", "[3]", 0, 3, 0), entry("h", "[2]", 0, 2, 1)
+    ),
+    "single_block_v4": version_4([block("int8", 0, 2, 2)], entry("a", "[2]", 0, 2)),
+    "metadata": version_3("bool", 1, entry("a", "[1]", 0, 1), more=',"metadata":{"k":"v"}'),
+    "reordered": '{ "index" : [], "total_elems":1 ,\n"target_dtype":"chalf","format":"flashpack_v3" }',
+    "empty_tensors": version_3("complex128", 2, entry("e", "[0,3]", 1, 0), entry("a", "[2]", 0, 2)),
+    "empty_block": version_4([block("uint8", 0, 1, 1), block("int64", 1, 0, 0)]),
+    "misaligned_block": version_4([block("float64", 1, 8, 1), block("uint8", 0, 1, 1)], entry("d", "[]", 0, 1, 0)),
+    "escapes": version_3("uint8", 1, entry('\\"\\\\\\n\\u00e9\\ud834\\udd1e', "[1]", 0, 1)),
+    "large": version_3("float32", 2**20, entry("a", "[1048576]", 0, 2**20)),
+    "huge": version_3("uint8", 2**62, entry("a", f"[{2**62}]", 0, 2**62)),
+    "compressed": version_4([block("uint8", 0, 1, 1, ',"fpz":{"codec":1}')]),
+    "packed": version_3("float4_e2m1fn_x2", 1),
+    "unknown_field": version_3("uint8", 1, more=',"x":{"y":[null]}'),
+    "duplicate_field": '{"format":"flashpack_v3","format":"flashpack_v4","index":[]}',
+    "duplicate_name": version_3("uint8", 2, entry("a", "[1]", 0, 1), entry("\\u0061", "[1]", 1, 1)),
+    "overlap": version_3("uint8", 3, entry("a", "[2]", 0, 2), entry("b", "[2]", 1, 2)),
+    "overlapping_blocks": version_4([block("uint8", 0, 2, 2), block("int8", 1, 2, 2)]),
+    "beyond_its_block": version_4([block("uint8", 0, 1, 1), block("int8", 1, 2, 2)], entry("a", "[2]", 0, 2, 0)),
+    "no_such_block": version_4([block("uint8", 0, 1, 1)], entry("a", "[1]", 0, 1, 1)),
+    "overflow": version_3("uint8", 1, entry("a", "[4294967296,4294967296]", 0, 0)),
+    "negative": version_3("uint8", 1, entry("a", "[1]", -1, 1)),
+    "fraction": '{"format":"flashpack_v3","target_dtype":"uint8","total_elems":1.5,"index":[]}',
+    "other_version": '{"format":"flashpack_v2","index":[]}',
+    "trailing": version_3("uint8", 0) + "x",
+    "unfinished": '{"format":"flashpack_v3","index":[{"name":"a","shape":[1',
+}
+
+
+def emptied(name: str) -> Path:
+    folder = HERE / "corpus" / name
+    folder.mkdir(parents=True, exist_ok=True)
+    for old in folder.iterdir():
+        old.unlink()
+    return folder
+
+
+def make_flashpack() -> None:
+    folder = emptied("fuzz_flashpack")
+    # Of the golden files those that are small and differ in kind.
+    for name in ("shapes", "names", "align_3", "empty_blocks", "every_type", "name_order"):
+        (folder / f"{name}.flashpack").write_bytes((GOLDEN / "flashpack" / f"{name}.flashpack").read_bytes())
+    for name, text in FOOTERS.items():
+        (folder / f"{name}.footer").write_text(text, newline="")
+    (folder / "invalid_utf8.footer").write_bytes(b'{"\xff\xed\xa0\x80":1}')
+    (folder / "mark_alone").write_bytes(b"FLASHPK\0")
+    (folder / "length_beyond_the_file").write_bytes(b"{}" + (2**63).to_bytes(8, "little") + b"FLASHPK\0")
+
+
 def main() -> None:
-    headers = HERE / "corpus" / "fuzz_safetensors"
-    indexes = HERE / "corpus" / "fuzz_shard_index"
-    for folder in (headers, indexes):
-        folder.mkdir(parents=True, exist_ok=True)
-        for old in folder.iterdir():
-            old.unlink()
-    for path in GOLDEN.glob("*.safetensors"):
+    make_flashpack()
+    headers = emptied("fuzz_safetensors")
+    indexes = emptied("fuzz_shard_index")
+    for path in (GOLDEN / "safetensors").glob("*.safetensors"):
         (headers / path.name).write_bytes(path.read_bytes())
-    for path in GOLDEN.glob("*.json"):
+    for path in (GOLDEN / "safetensors").glob("*.json"):
         (indexes / path.name).write_bytes(path.read_bytes())
     for name, text in HEADERS.items():
         (headers / f"{name}.header").write_text(text, newline="")

@@ -87,11 +87,23 @@ struct FlashPackOptions {
   friend bool operator==(const FlashPackOptions&, const FlashPackOptions&) = default;
 };
 
+// What a torch file leaves open. See docs/formats/torch.md.
+struct TorchOptions {
+  std::uint64_t alignment = 0;  // of a zip's records; 0: 4096 for large tensors, else 64, which is torch's own default
+  bool checksums = true;  // the true CRC-32 of every record of a zip; without, zeros, as torch can be told to write
+  // The pickle of any object, made elsewhere, whose storages are what is added; nothing: a flat dict of tensors by
+  // name.
+  std::optional<std::string> pickle;
+
+  friend bool operator==(const TorchOptions&, const TorchOptions&) = default;
+};
+
 struct SaveOptions {
   // What is written.
-  std::string format;          // "safetensors", "flashpack"; empty: by the suffix of the path
+  std::string format;          // "safetensors", "flashpack", "torch", "torch-legacy"; empty: by the suffix of the path
   std::optional<DType> dtype;  // convert floating tensors while they are written
   FlashPackOptions flashpack;  // changed for another format: refused
+  TorchOptions torch;          // the same
   Metadata metadata;
   std::uint64_t max_shard_size = 0;  // 0: one file; else shards of at most this many bytes, and an index
   bool checksums = false;            // store a CRC-32C of every tensor in the metadata ("penstock.crc32c")

@@ -1,6 +1,7 @@
 // Everything at once.
 #pragma once
 
+#include "penstock/aio.h"
 #include "penstock/convert.h"
 #include "penstock/dtype.h"
 #include "penstock/error.h"
@@ -9,6 +10,8 @@
 #include "penstock/memory.h"
 #include "penstock/options.h"
 #include "penstock/reader.h"
+#include "penstock/stream_file.h"
 #include "penstock/tensor.h"
+#include "penstock/torch.h"
 #include "penstock/version.h"
 #include "penstock/writer.h"

@@ -26,6 +26,13 @@ struct TensorInfo {
   std::uint32_t file = 0;    // index into Reader::files()
   std::uint64_t offset = 0;  // of the first byte, from the start of that file
   std::uint64_t nbytes = 0;
+  // Of a tensor whose elements are not next to each other in the file (a view that torch saved): one per dimension,
+  // never negative. Empty for all others. Such a tensor is loaded row-major like any other; `nbytes` is what it takes
+  // then.
+  std::vector<std::int64_t> byte_strides;
+
+  // Bytes from the first element to the end of the last one, in the file.
+  std::uint64_t extent() const noexcept;
 };
 
 // A tensor in host memory: contiguous, row-major, writable, aligned to its element size. It owns a share of the memory

@@ -2,11 +2,14 @@
 #include "penstock/convert.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
+#include <mutex>
 #include <system_error>
 
 #include "api/placement.h"
 #include "api/reader_state.h"
+#include "api/views.h"
 #include "api/writer_state.h"
 #include "base/bytes.h"
 #include "base/cast.h"
@@ -82,6 +85,26 @@ FillFunction make_fill(std::shared_ptr<const RangeReader> reader, const TensorIn
   };
 }
 
+// A view is loaded when the first of its bytes is written, and kept until the last one was.
+FillFunction make_view_fill(const Reader::State& state, const TensorInfo& tensor, DType dtype) {
+  struct Loaded {
+    std::once_flag once;
+    std::atomic<std::uint64_t> left{0};
+    Tensor tensor;
+  };
+  auto loaded = std::make_shared<Loaded>();
+  return [loaded, &state, &tensor, dtype](std::uint64_t offset, std::span<std::byte> bytes) {
+    std::call_once(loaded->once, [&] {
+      LoadOptions options;
+      options.dtype = dtype;
+      loaded->tensor = load_view(state, tensor, options);
+      loaded->left = loaded->tensor.bytes.size();
+    });
+    std::memcpy(bytes.data(), loaded->tensor.bytes.data() + offset, bytes.size());
+    if ((loaded->left -= bytes.size()) == 0) loaded->tensor = {};
+  };
+}
+
 }  // namespace
 
 Stats convert(const fs::path& source, const fs::path& target, const ConvertOptions& options) {
@@ -100,7 +123,9 @@ Stats convert(const fs::path& source, const fs::path& target, const ConvertOptio
   for (const TensorInfo& tensor : reader.tensors()) {
     if (options.select && !options.select(tensor)) continue;
     const DType dtype = loaded_dtype(tensor, options.dtype);
-    writer.add(tensor.name, dtype, tensor.shape, make_fill(files[tensor.file], tensor, dtype));
+    writer.add(tensor.name, dtype, tensor.shape,
+               tensor.byte_strides.empty() ? make_fill(files[tensor.file], tensor, dtype)
+                                           : make_view_fill(state, tensor, dtype));
   }
   SaveHooks hooks;
   hooks.keep_index = true;

@@ -1,7 +1,8 @@
 // Reader::load_into: reads whose destination is given, tensor by tensor.
 #include <algorithm>
+#include <cstring>
 
-#include "api/loading.h"
+#include "api/views.h"
 #include "base/error.h"
 #include "io/residency.h"
 
@@ -46,6 +47,7 @@ std::vector<FileWants> wants_by_file(const Reader::State& state, const std::vect
   std::vector<FileWants> wants;
   for (const Destination& destination : sorted) {
     const TensorInfo& tensor = *destination.tensor;
+    if (!tensor.byte_strides.empty()) continue;
     if (wants.empty() || wants.back().file != state.files[tensor.file]) wants.push_back({state.files[tensor.file], {}});
     const auto owner = static_cast<std::uint32_t>(&tensor - state.tensors.data());
     wants.back().segments.push_back(
@@ -107,6 +109,15 @@ Stats Reader::load_into(std::span<const Target> targets, const LoadOptions& opti
   }
   std::sort(destinations.begin(), destinations.end(), [](const auto& a, const auto& b) { return a.tensor < b.tensor; });
   refuse_repeats(destinations);
+  for (const Destination& destination : destinations) {
+    if (destination.tensor->byte_strides.empty()) continue;
+    LoadOptions converting = options;
+    converting.dtype = destination.dtype;
+    const Tensor tensor = load_view(*state_, *destination.tensor, converting);
+    std::memcpy(reinterpret_cast<void*>(static_cast<std::uintptr_t>(destination.address)), tensor.bytes.data(),
+                tensor.bytes.size());
+    nbytes -= destination.tensor->nbytes;
+  }
   Stats stats = read_wants(*state_, wants_by_file(*state_, destinations), nbytes, hot, options, options.verify);
   stats.tensors = targets.size();
   return stats;

@@ -20,7 +20,9 @@ void count_tensors(const Landed& landed, Stats& stats) {
 
 ByteRange FileSelection::hull() const {
   if (tensors.empty()) return {};
-  return {tensors.front()->offset, tensors.back()->offset + tensors.back()->nbytes};
+  std::uint64_t end = 0;
+  for (const TensorInfo* tensor : tensors) end = std::max(end, tensor->offset + tensor->nbytes);
+  return {tensors.front()->offset, end};
 }
 
 std::uint64_t FileSelection::nbytes() const {
@@ -34,6 +36,10 @@ Selection select_tensors(const Reader::State& state, const std::function<bool(co
   std::optional<std::uint32_t> current;
   for (const TensorInfo& tensor : state.tensors) {
     if (wanted && !wanted(tensor)) continue;
+    if (!tensor.byte_strides.empty()) {
+      selection.views.push_back(&tensor);
+      continue;
+    }
     if (current != tensor.file) {
       current = tensor.file;
       selection.files.push_back({state.files[tensor.file], {}});

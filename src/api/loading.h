@@ -30,6 +30,7 @@ struct Selection {
   std::vector<FileSelection> files;
   std::uint64_t nbytes = 0;
   std::size_t count = 0;
+  std::vector<const TensorInfo*> views;  // tensors whose elements are apart in their file; not in `files`
 };
 
 Selection select_tensors(const Reader::State& state, const std::function<bool(const TensorInfo&)>& wanted);

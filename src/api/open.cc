@@ -103,7 +103,7 @@ class Opener {
       if (!found.empty()) return;
     }
     throw Error(ErrorKind::kNotFound, fmt::format("{}: the directory has no *{} file and no *{}", directory.native(),
-                                                  fmt::join(data_suffixes(), ", no *"), kIndexSuffix));
+                                                  fmt::join(data_suffixes(), " or *"), kIndexSuffix));
   }
 
   static fs::path choose_index(const fs::path& directory, const std::vector<fs::path>& indexes) {

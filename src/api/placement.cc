@@ -16,6 +16,10 @@ bool keeps_its_place(const TensorInfo& tensor, DType dtype) {
   return dtype == tensor.dtype && is_aligned(tensor.offset, dtype_alignment(tensor.dtype));
 }
 
+bool is_same_place(const TensorInfo& a, const TensorInfo& b) {
+  return a.offset == b.offset && a.nbytes == b.nbytes && a.dtype == b.dtype;
+}
+
 // The first address from `cursor` on that is congruent to `offset`.
 std::uint64_t congruent_address(std::uint64_t cursor, std::uint64_t offset, std::uint64_t modulus) {
   return cursor + ((offset - cursor) & (modulus - 1));
@@ -37,6 +41,12 @@ Placement place_tensors(std::span<const TensorInfo* const> tensors, std::optiona
   for (std::size_t i = 0; i < tensors.size();) {
     const TensorInfo& first = *tensors[i];
     const DType dtype = loaded_dtype(first, wanted);
+    // Tensors over exactly the same bytes of a file (tied ones, in formats that know them) stay one in memory.
+    if (i > 0 && is_same_place(*tensors[i - 1], first) && first.nbytes > 0) {
+      placement.tensors[i] = placement.tensors[i - 1];
+      ++i;
+      continue;
+    }
     if (!keeps_its_place(first, dtype)) {
       const std::uint64_t nbytes = first.nbytes / std::max(1u, dtype_bits(first.dtype) / 8) * (dtype_bits(dtype) / 8);
       const bool converts = dtype != first.dtype;

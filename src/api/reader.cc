@@ -2,6 +2,7 @@
 
 #include "api/loading.h"
 #include "api/reader_state.h"
+#include "api/views.h"
 #include "base/bytes.h"
 #include "base/error.h"
 
@@ -37,8 +38,10 @@ Reader ReaderAccess::make(std::shared_ptr<const Reader::State> state) {
 
 LoadResult Reader::load(const LoadOptions& options) const {
   const Selection selection = select_tensors(*state_, options.select);
-  if (should_map(selection, options)) return map_selection(*state_, selection, options);
-  return load_selection(*state_, selection, options);
+  LoadResult result = should_map(selection, options) ? map_selection(*state_, selection, options)
+                                                     : load_selection(*state_, selection, options);
+  add_views(*state_, selection, options, result);
+  return result;
 }
 
 std::uint64_t Reader::resident_bytes() const {

@@ -407,7 +407,8 @@ TEST_F(ReaderTest, an_index_that_names_a_tensor_its_shard_lacks_is_refused) {
 TEST_F(ReaderTest, files_that_are_nothing_are_refused) {
   EXPECT_EQ(error_of([&] { Reader{directory_ / "missing"}; }).kind(), ErrorKind::kNotFound);
   std::filesystem::create_directory(directory_ / "nothing");
-  EXPECT_THAT(error_of([&] { Reader{directory_ / "nothing"}; }).what(), HasSubstr("has no *.safetensors file"));
+  EXPECT_THAT(error_of([&] { Reader{directory_ / "nothing"}; }).what(),
+              HasSubstr("the directory has no *.safetensors or *.flashpack file and no *.index.json"));
   testing::write_file(directory_ / "empty", "");
   EXPECT_EQ(error_of([&] { Reader{directory_ / "empty"}; }).kind(), ErrorKind::kFormat);
   testing::write_file(directory_ / "garbage", testing::random_bytes(5000));

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <exception>
 #include <mutex>
+#include <system_error>
 #include <thread>
 
 #include "api/writer_state.h"
@@ -166,7 +167,11 @@ void SaveJob::cancel() noexcept {
 
 SaveJob save_async(Writer writer, SaveAsyncOptions options) {
   auto state = std::make_shared<SaveJob::State>(std::move(writer), std::move(options));
-  state->thread = std::thread([raw = state.get()] { raw->run(); });
+  try {
+    state->thread = std::thread([raw = state.get()] { raw->run(); });
+  } catch (const std::system_error& error) {
+    throw Error(ErrorKind::kIo, fmt::format("cannot start a thread: {}", error.what()), error.code().value());
+  }
   return SaveJob(std::move(state));
 }
 

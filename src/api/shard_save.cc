@@ -10,6 +10,7 @@
 
 #include "base/bytes.h"
 #include "base/error.h"
+#include "base/page.h"
 #include "base/unique_fd.h"
 #include "format/checksums.h"
 #include "format/detect.h"
@@ -69,10 +70,49 @@ bool is_small(const Shard& shard) {
   return nbytes <= kSmallFile;
 }
 
+void sort_parts(std::vector<WritePart>& parts) {
+  std::stable_sort(parts.begin(), parts.end(),
+                   [](const WritePart& a, const WritePart& b) { return a.offset < b.offset; });
+}
+
+// The bytes of `part` from `begin` to `end`, both offsets in the file.
+WritePart cut_part(const WritePart& part, std::uint64_t begin, std::uint64_t end) {
+  const std::uint64_t skipped = begin - part.offset;
+  WritePart cut{begin, end - begin, {}};
+  if (part.origin.data != nullptr) {
+    cut.origin.data = part.origin.data + skipped;
+  } else {
+    cut.origin.fill = [fill = part.origin.fill, skipped](std::uint64_t offset, std::span<std::byte> bytes) {
+      fill(skipped + offset, bytes);
+    };
+  }
+  return cut;
+}
+
+// `parts` less what `taken`, which lies within single parts, covers; both by offset.
+std::vector<WritePart> without(std::span<const WritePart> parts, std::span<const WritePart> taken) {
+  std::vector<WritePart> rest;
+  auto next = taken.begin();
+  for (const WritePart& part : parts) {
+    std::uint64_t begin = part.offset;
+    const std::uint64_t end = part.offset + part.nbytes;
+    for (; next != taken.end() && next->offset < end; ++next) {
+      if (next->nbytes == 0 || next->offset < begin) continue;
+      if (next->offset > begin) rest.push_back(cut_part(part, begin, next->offset));
+      begin = next->offset + next->nbytes;
+    }
+    if (begin < end) rest.push_back(cut_part(part, begin, end));
+  }
+  return rest;
+}
+
+bool is_left_to_us(const SaveOptions& options) {
+  return options.method == WriteMethod::kAuto && decide_landing(options.landing) == Landing::kAuto;
+}
+
 WriteRoute decide_route(const Shard& shard, NewFile& file, const SaveOptions& options) {
-  const Landing landing = decide_landing(options.landing);
-  const bool automatic = options.method == WriteMethod::kAuto && landing == Landing::kAuto;
-  return choose_route(file, automatic && is_small(shard) ? WriteMethod::kBuffered : options.method, landing);
+  const bool buffered = is_left_to_us(options) && is_small(shard);
+  return choose_route(file, buffered ? WriteMethod::kBuffered : options.method, decide_landing(options.landing));
 }
 
 }  // namespace
@@ -84,7 +124,10 @@ ShardSave::ShardSave(Shard shard, const SaveOptions& options)
       file_(NewFile::create(shard_.path)),
       route_(decide_route(shard_, file_, options)) {
   const Stopwatch layout_watch;
-  if (options_.checksums) set_checksums(std::vector<std::uint32_t>(shard_.specs.size()));
+  // Room for them; which value each has does not matter yet.
+  if (options_.checksums) {
+    shard_.metadata[std::string(kChecksumKey)] = encode_checksums(std::vector<std::uint32_t>(shard_.specs.size()));
+  }
   encode();
   layout_seconds_ = layout_watch.seconds();
   const Stopwatch reserve_watch;
@@ -94,30 +137,98 @@ ShardSave::ShardSave(Shard shard, const SaveOptions& options)
 
 std::string ShardSave::reason() const {
   if (route_.direct) return "the filesystem takes direct writes";
-  if (small_) return "a small file is quickest through the page cache";
+  if (small_ && is_left_to_us(options_)) return "a small file is quickest through the page cache";
   return "the filesystem refuses direct writes, or another way was asked for";
 }
 
 void ShardSave::write(Crew& crew, const std::function<bool(std::uint64_t)>& progress) {
+  if (!wants_checksums()) return run(crew, all_parts(), {}, 0, progress);
+  // The checksums lie between the data. What is free of them goes first, the rest when they are known.
+  const std::uint64_t alignment = std::max<std::uint64_t>(route_.alignment, page_size());
+  const std::vector<WritePart> interiors = interior_parts(alignment);
+  ChecksumCollector collector(has_own_checksums(options_.format) ? ChecksumKind::kCrc32 : ChecksumKind::kCrc32c);
+  run(
+      crew, interiors,
+      [&](const Piece& piece, const std::byte* bytes) {
+        collector.add(layout_.order[piece.owner], piece.offset, bytes, piece.nbytes);
+      },
+      0, progress);
+  add_edges(collector, alignment);
+  set_checksums(collector.finish(shard_.specs.size()));
+  encode();
+  std::uint64_t done = 0;
+  for (const WritePart& part : interiors) done += part.nbytes;
+  run(crew, without(all_parts(), interiors), {}, done, progress);
+}
+
+// Writes `parts` and waits for them. `done` bytes of the file were written before.
+void ShardSave::run(Crew& crew, std::span<const WritePart> parts, PieceObserver observe, std::uint64_t done,
+                    const std::function<bool(std::uint64_t)>& progress) {
+  const auto batch = plan_write(file_, route_, parts, crew.settings().block_size);
+  batch->observe = std::move(observe);
+  const Stopwatch watch;
+  start_writing(crew, batch);
+  wait_with_progress(
+      *batch, [&](const Progress& now) { return progress(done + now.bytes_done); }, layout_.file_size, watch);
+}
+
+// The whole file, by offset.
+std::vector<WritePart> ShardSave::all_parts() const {
   std::vector<WritePart> parts;
   parts.push_back({0, layout_.prefix.size(), {layout_.prefix.data(), {}}});
   for (const std::uint32_t number : layout_.order) {
     parts.push_back({layout_.offsets[number], shard_.specs[number].nbytes, shard_.origins[number]});
   }
-  parts.push_back({layout_.file_size - layout_.suffix.size(), layout_.suffix.size(), {layout_.suffix.data(), {}}});
-  add_zero_parts(parts, layout_.file_size);
-  const auto batch = plan_write(file_, route_, parts, crew.settings().block_size);
-  ChecksumCollector collector;
-  if (options_.checksums) {
-    batch->observe = [&collector](const Piece& piece, const std::byte* bytes) {
-      collector.add(piece.owner, piece.offset, bytes, piece.nbytes);
-    };
+  for (const Literal& literal : layout_.literals) {
+    parts.push_back({literal.offset, literal.bytes.size(), {literal.bytes.data(), {}}});
   }
-  const Stopwatch watch;
-  start_writing(crew, batch);
-  wait_with_progress(
-      *batch, [&](const Progress& now) { return progress(now.bytes_done); }, layout_.file_size, watch);
-  if (options_.checksums) patch_checksums(collector.finish(parts.size()));
+  parts.push_back({layout_.file_size - layout_.suffix.size(), layout_.suffix.size(), {layout_.suffix.data(), {}}});
+  sort_parts(parts);
+  add_zero_parts(parts, layout_.file_size);
+  sort_parts(parts);
+  return parts;
+}
+
+// Of each tensor the part between the first and the last multiple of `alignment`, in the order of FilePlan::order; it
+// may be empty.
+std::vector<WritePart> ShardSave::interior_parts(std::uint64_t alignment) const {
+  std::vector<WritePart> parts;
+  for (const std::uint32_t number : layout_.order) {
+    const std::uint64_t offset = layout_.offsets[number];
+    const std::uint64_t begin = align_up(offset, alignment);
+    const std::uint64_t end = align_down(offset + shard_.specs[number].nbytes, alignment);
+    parts.push_back(
+        cut_part({offset, shard_.specs[number].nbytes, shard_.origins[number]}, begin, std::max(begin, end)));
+  }
+  return parts;
+}
+
+// The checksums of what interior_parts() leaves out.
+void ShardSave::add_edges(ChecksumCollector& collector, std::uint64_t alignment) const {
+  std::vector<std::byte> scratch;
+  for (const std::uint32_t number : layout_.order) {
+    const std::uint64_t offset = layout_.offsets[number];
+    const std::uint64_t end = offset + shard_.specs[number].nbytes;
+    const std::uint64_t first = align_up(offset, alignment);
+    const std::uint64_t last = align_down(end, alignment);
+    const auto add = [&](std::uint64_t from, std::uint64_t to) {
+      if (from >= to) return;
+      const Origin& origin = shard_.origins[number];
+      const std::byte* bytes = origin.data == nullptr ? nullptr : origin.data + (from - offset);
+      if (bytes == nullptr) {
+        scratch.resize(to - from);
+        origin.fill(from - offset, scratch);
+        bytes = scratch.data();
+      }
+      collector.add(number, from, bytes, to - from);
+    };
+    if (first >= last) {
+      add(offset, end);
+    } else {
+      add(offset, first);
+      add(last, end);
+    }
+  }
 }
 
 void ShardSave::finish(const std::function<bool()>& keep_going) {
@@ -133,22 +244,29 @@ void ShardSave::encode() {
                                             : safetensors::Placement{};
   };
   options.flashpack = {options_.flashpack.align_bytes, options_.flashpack.keep_order, options_.flashpack.align_large};
+  options.torch.folder = shard_.path.stem().native();
+  options.torch.pickle = options_.torch.pickle;
+  options.torch.alignment = options_.torch.alignment;
+  if (options_.torch.pickle) {
+    for (const TensorSpec& spec : shard_.specs) options.torch.keys.push_back(spec.name);
+  }
+  options.checksums = checksums_;
   layout_ = encode_layout(options_.format, shard_.specs, shard_.metadata, options);
 }
 
-void ShardSave::set_checksums(const std::vector<std::uint32_t>& checksums) {
-  shard_.metadata[std::string(kChecksumKey)] = encode_checksums(checksums);
+bool ShardSave::wants_checksums() const {
+  return options_.checksums || (has_own_checksums(options_.format) && options_.torch.checksums);
 }
 
-// Header and footer were laid out with room for the checksums; now that they are known they are written again.
-// `by_part` counts the header as part 0 and then follows the order of offsets, as the format wants them.
-void ShardSave::patch_checksums(const std::vector<std::uint32_t>& by_part) {
-  const auto first = by_part.begin() + 1;
-  set_checksums(std::vector<std::uint32_t>(first, first + static_cast<std::ptrdiff_t>(shard_.specs.size())));
-  encode();
-  file_.use_buffered();
-  file_.write(0, layout_.prefix.data(), layout_.prefix.size());
-  file_.write(layout_.file_size - layout_.suffix.size(), layout_.suffix.data(), layout_.suffix.size());
+// By the number of the spec. In metadata they follow the order of the offsets.
+void ShardSave::set_checksums(std::vector<std::uint32_t> checksums) {
+  if (has_own_checksums(options_.format)) {
+    checksums_ = std::move(checksums);
+    return;
+  }
+  std::vector<std::uint32_t> ordered;
+  for (const std::uint32_t number : layout_.order) ordered.push_back(checksums[number]);
+  shard_.metadata[std::string(kChecksumKey)] = encode_checksums(ordered);
 }
 
 }  // namespace penstock

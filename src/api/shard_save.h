@@ -10,6 +10,7 @@
 #include "format/layout.h"
 #include "io/new_file.h"
 #include "penstock/options.h"
+#include "transfer/checksum_collector.h"
 #include "transfer/crew.h"
 #include "transfer/write.h"
 
@@ -44,8 +45,13 @@ class ShardSave {
 
  private:
   void encode();
-  void set_checksums(const std::vector<std::uint32_t>& checksums);
-  void patch_checksums(const std::vector<std::uint32_t>& by_part);
+  bool wants_checksums() const;
+  void set_checksums(std::vector<std::uint32_t> checksums);
+  std::vector<WritePart> all_parts() const;
+  std::vector<WritePart> interior_parts(std::uint64_t alignment) const;
+  void add_edges(ChecksumCollector& collector, std::uint64_t alignment) const;
+  void run(Crew& crew, std::span<const WritePart> parts, PieceObserver observe, std::uint64_t done,
+           const std::function<bool(std::uint64_t)>& progress);
 
   Shard shard_;
   const SaveOptions& options_;
@@ -53,6 +59,7 @@ class ShardSave {
   NewFile file_;
   WriteRoute route_;
   FilePlan layout_;
+  std::vector<std::uint32_t> checksums_;  // CRC-32 of each spec, once they are known
   double layout_seconds_ = 0;
   double reserve_seconds_ = 0;
 };

@@ -9,7 +9,7 @@ namespace penstock {
 namespace {
 
 bool is_same_tensor(const Writer::State& state, std::size_t a, std::size_t b) {
-  return state.extents[a] == state.extents[b] && state.specs[a].dtype == state.specs[b].dtype &&
+  return state.extents[a] == state.extents[b] && state.memory_dtypes[a] == state.memory_dtypes[b] &&
          state.specs[a].shape == state.specs[b].shape && state.strides[a] == state.strides[b];
 }
 
@@ -67,6 +67,7 @@ void resolve_shared(Writer::State& state) {
   erase_marked(state.origins, dropped);
   erase_marked(state.extents, dropped);
   erase_marked(state.strides, dropped);
+  erase_marked(state.memory_dtypes, dropped);
 }
 
 }  // namespace penstock

@@ -2,7 +2,7 @@
 #include <functional>
 #include <numeric>
 
-#include "api/loading.h"
+#include "api/views.h"
 #include "base/error.h"
 
 namespace penstock {
@@ -73,6 +73,7 @@ bool read_from_cache(const FileWants& wants, const LoadOptions& options) {
 Tensor Reader::load_slice(std::string_view name, std::span<const Slice> slices, const LoadOptions& options) const {
   const TensorInfo& tensor = state_->tensors[state_->require(name)];
   const std::vector<Slice> ranges = complete_slices(tensor, slices);
+  if (!tensor.byte_strides.empty()) return load_view(*state_, slice_view(tensor, ranges), options);
   const DType dtype = loaded_dtype(tensor, options.dtype);
   const unsigned from_bits = dtype_bits(tensor.dtype);
   Shape shape;

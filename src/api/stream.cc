@@ -3,7 +3,7 @@
 #include <deque>
 #include <exception>
 
-#include "api/loading.h"
+#include "api/views.h"
 #include "base/error.h"
 
 namespace penstock {
@@ -45,6 +45,8 @@ struct TensorStream::State {
       : reader(std::move(reader_state)), options(load_options), pool(host_pool(load_options.pool)) {
     const Selection selection = select_tensors(*reader, options.select);
     total = selection.nbytes;
+    views.assign(selection.views.begin(), selection.views.end());
+    for (const TensorInfo* view : views) total += view->nbytes;
     // Enough batches in the budget for the drive never to wait for the consumer.
     to_come = cut(selection, std::max<std::uint64_t>(options.max_buffer / 4, 1));
     settings = decide_settings(options.io, selection.nbytes);
@@ -124,6 +126,16 @@ struct TensorStream::State {
     return tensor;
   }
 
+  // Views come last, one by one.
+  Tensor next_view() {
+    const TensorInfo& view = *views.front();
+    views.pop_front();
+    Tensor tensor = load_view(*reader, view, options);
+    stats.bytes += view.nbytes;
+    ++stats.tensors;
+    return tensor;
+  }
+
   // As TensorStream::next_for().
   std::optional<Tensor> next_for(double seconds, bool* timed_out);
 
@@ -152,6 +164,7 @@ struct TensorStream::State {
   Settings settings;
   std::unique_ptr<Crew> crew;
   std::deque<FileSelection> to_come;
+  std::deque<const TensorInfo*> views;
   std::deque<StreamBatch> reading;  // oldest first
   std::vector<std::optional<std::uint32_t>> expected;
   std::uint64_t ahead = 0;  // bytes read or being read and not handed out
@@ -191,6 +204,7 @@ std::optional<Tensor> TensorStream::next_for(double seconds, bool* timed_out) {
 std::optional<Tensor> TensorStream::State::next_for(double seconds, bool* timed_out) {
   read_ahead();
   if (reading.empty()) {
+    if (!views.empty()) return next_view();
     end();
     return std::nullopt;
   }

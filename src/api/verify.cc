@@ -44,11 +44,11 @@ class Verification {
     for (std::size_t i = 0; i < state_.tensors.size(); ++i) {
       const TensorInfo& tensor = state_.tensors[i];
       if (!wants_checksum(i) && !wants_finite(i)) continue;
-      Segment segment{tensor.offset, tensor.nbytes, 0, static_cast<std::uint32_t>(i), tensor.dtype, tensor.dtype};
+      Segment segment{tensor.offset, tensor.extent(), 0, static_cast<std::uint32_t>(i), tensor.dtype, tensor.dtype};
       segment.whole_elements = wants_finite(i);
       segment.straight = false;
       wants[tensor.file].segments.push_back(segment);
-      nbytes += tensor.nbytes;
+      nbytes += tensor.extent();
     }
     if (nbytes == 0) return 0;
     const Settings settings = decide_settings(options_.io, nbytes);

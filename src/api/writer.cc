@@ -64,6 +64,13 @@ Writer::Writer(std::filesystem::path path, SaveOptions options) : state_(std::ma
   if (options.format != "flashpack" && options.flashpack != FlashPackOptions{}) {
     throw_argument("{}: alignment and order can be chosen for FlashPack files only", path.native());
   }
+  const bool is_torch = options.format == torch::kZipFormat || options.format == torch::kLegacyFormat;
+  if (!is_torch && options.torch != TorchOptions{}) {
+    throw_argument("{}: records and a pickle can be chosen for torch files only", path.native());
+  }
+  if (!has_metadata(options.format) && (!options.metadata.empty() || options.checksums)) {
+    throw_argument("{}: a torch file holds no metadata and no CRC-32C; a zip has its own checksums", path.native());
+  }
   if (options.dtype && !dtype_can_cast(DType::kF32, *options.dtype)) {
     throw_argument("{}: floating tensors can't be converted to {}", path.native(), dtype_name(*options.dtype));
   }
@@ -116,6 +123,7 @@ void Writer::State::add(std::string name, DType dtype, Shape shape, Origin origi
   nbytes += spec.nbytes;
   extents.push_back(extent);
   strides.push_back(std::move(byte_strides));
+  memory_dtypes.push_back(dtype);
   origins.push_back(stored == dtype ? std::move(origin) : cast_origin(std::move(origin), dtype, stored));
   specs.push_back(std::move(spec));
 }

@@ -30,6 +30,7 @@ struct Writer::State {
   std::vector<Origin> origins;                     // of each spec
   std::vector<Extent> extents;                     // of each spec
   std::vector<std::vector<std::int64_t>> strides;  // of each strided spec; empty for the others
+  std::vector<DType> memory_dtypes;                // of each spec, before any conversion
   std::uint64_t nbytes = 0;
   bool committed = false;
 };

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -16,6 +17,7 @@
 #include "penstock/error.h"
 #include "penstock/reader.h"
 #include "testing/files.h"
+#include "testing/limits.h"
 
 namespace penstock {
 namespace {
@@ -261,6 +263,61 @@ TEST(WriterTest, the_parts_of_a_split_tensor_are_written) {
     writer.add("p" + std::to_string(part), DType::kI32, {100, 2}, values.data() + 2 * part, strides);
   writer.commit();
   EXPECT_EQ(Reader(directory / "s.safetensors").load_slice("p1", {}).data<std::int32_t>()[2], 8);
+}
+
+TEST(WriterTest, a_save_that_is_stopped_while_it_syncs_leaves_the_old_file) {
+  const TempDir directory;
+  testing::write_file(directory / "m.safetensors", "old");
+  SaveOptions options;
+  options.method = WriteMethod::kBuffered;
+  // All is written when the total is told a second time: what is left then is the sync.
+  int calls_at_the_end = 0;
+  options.progress = [&](const Progress& now) { return now.bytes_done < now.bytes_total || ++calls_at_the_end < 2; };
+  Writer writer(directory / "m.safetensors", options);
+  writer.add("x", DType::kU8, {128 * kMiB}, [](std::uint64_t offset, std::span<std::byte> bytes) {
+    std::memset(bytes.data(), static_cast<int>(offset >> 20), bytes.size());
+  });
+  bool stopped = false;
+  try {
+    writer.commit();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kCancelled);
+    stopped = true;
+  }
+  // A drive that is quicker than we ask leaves nothing to stop.
+  EXPECT_EQ(stopped, calls_at_the_end >= 2);
+  EXPECT_EQ(testing::read_file(directory / "m.safetensors").size() == 3, stopped);
+  EXPECT_THAT(directory.names(), ElementsAre("m.safetensors"));
+}
+
+TEST(WriterTest, a_small_file_is_saved_without_a_thread_and_a_large_one_says_why_not) {
+  const TempDir directory;
+  ASSERT_EQ(::chmod(directory.path().c_str(), 0777), 0);
+  const auto bytes = testing::random_bytes(8 * kMiB);
+  const auto save = [&](std::int64_t nbytes, bool in_background) -> std::string {
+    try {
+      Writer writer(directory / "m.flashpack");
+      writer.add("x", DType::kU8, {nbytes}, bytes.data());
+      if (in_background) {
+        save_async(std::move(writer)).wait();
+      } else {
+        writer.commit();
+      }
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "";
+  };
+  const auto code = testing::run_without_threads([&] {
+    const std::string expected = "cannot start a thread: ";
+    if (!save(8 * kMiB, false).starts_with(expected)) return 1;
+    if (!save(1000, true).starts_with(expected)) return 2;
+    if (!directory.names().empty()) return 3;
+    return save(1000, false).empty() ? 0 : 4;
+  });
+  if (!code) GTEST_SKIP() << "this process can't be kept from starting threads";
+  EXPECT_EQ(*code, 0);
+  EXPECT_EQ(loaded(directory / "m.flashpack", "x").size(), 1000u);
 }
 
 TEST(SaveAsyncTest, memory_may_change_once_it_is_staged) {

@@ -295,6 +295,11 @@ TEST(CountNotFinite, finds_nan_and_infinity_of_every_type_that_has_them) {
 TEST(CountNotFinite, a_complex_number_counts_once) {
   const Bytes source = bytes_of(std::vector<float>{kNan, kNan, 0.0F, kInf, kInf, 0.0F, 1.0F, 2.0F});
   EXPECT_EQ(count_not_finite(DType::kC64, source.data(), 4), 3U);
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  const Bytes doubles = bytes_of(std::vector<double>{nan, nan, 0.0, 1.0, -HUGE_VAL, 2.0});
+  EXPECT_EQ(count_not_finite(DType::kC128, doubles.data(), 3), 2U);
+  const Bytes halves = bytes_of(std::vector<std::uint16_t>{0x7E00, 0x7C00, 0x3C00, 0x0000, 0x3C00, 0xFC00});
+  EXPECT_EQ(count_not_finite(DType::kC32, halves.data(), 3), 2U);
 }
 
 TEST(CountNotFinite, types_without_them_count_none) {

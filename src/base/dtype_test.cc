@@ -38,15 +38,22 @@ TEST(DType, a_name_with_a_nul_behind_it_parses_to_nothing) {
 TEST(DType, every_name_of_torch_parses_back) {
   for (int i = 0; i < kDTypeCount; ++i) {
     const std::string_view name = dtype_torch_name(dtype_at(i));
-    if (!name.empty()) EXPECT_EQ(parse_torch_dtype(name), dtype_at(i)) << name;
+    if (name.empty()) continue;
+    EXPECT_EQ(parse_torch_dtype(name), dtype_at(i)) << name;
   }
   EXPECT_EQ(dtype_torch_name(DType::kF8E4M3), "float8_e4m3fn");
 }
 
 TEST(DType, torch_has_a_second_name_for_some) {
   EXPECT_EQ(parse_torch_dtype("half"), DType::kF16);
+  EXPECT_EQ(parse_torch_dtype("float"), DType::kF32);
+  EXPECT_EQ(parse_torch_dtype("double"), DType::kF64);
+  EXPECT_EQ(parse_torch_dtype("short"), DType::kI16);
+  EXPECT_EQ(parse_torch_dtype("int"), DType::kI32);
   EXPECT_EQ(parse_torch_dtype("long"), DType::kI64);
   EXPECT_EQ(parse_torch_dtype("chalf"), DType::kC32);
+  EXPECT_EQ(parse_torch_dtype("cfloat"), DType::kC64);
+  EXPECT_EQ(parse_torch_dtype("cdouble"), DType::kC128);
 }
 
 TEST(DType, what_torch_does_not_have_parses_to_nothing) {
@@ -74,7 +81,9 @@ TEST(DType, alignment_is_the_width_and_at_least_a_byte) {
   EXPECT_EQ(dtype_alignment(DType::kF6E3M2), 1U);
   EXPECT_EQ(dtype_alignment(DType::kBool), 1U);
   EXPECT_EQ(dtype_alignment(DType::kBF16), 2U);
+  EXPECT_EQ(dtype_alignment(DType::kC32), 4U);
   EXPECT_EQ(dtype_alignment(DType::kC64), 8U);
+  EXPECT_EQ(dtype_alignment(DType::kC128), 16U);
 }
 
 TEST(DType, wider_types_come_later_in_the_enumeration) {
@@ -88,7 +97,7 @@ TEST(DType, only_real_floating_types_are_floating) {
   EXPECT_TRUE(dtype_is_floating(DType::kF4));
   EXPECT_TRUE(dtype_is_floating(DType::kF8E8M0));
   EXPECT_TRUE(dtype_is_floating(DType::kBF16));
-  EXPECT_FALSE(dtype_is_floating(DType::kC64));
+  for (const DType dtype : {DType::kC32, DType::kC64, DType::kC128}) EXPECT_FALSE(dtype_is_floating(dtype));
   EXPECT_FALSE(dtype_is_floating(DType::kBool));
   EXPECT_FALSE(dtype_is_floating(DType::kI64));
 }
@@ -99,7 +108,10 @@ TEST(DType, floating_types_of_at_least_eight_bits_can_be_cast) {
   EXPECT_FALSE(dtype_can_cast(DType::kF4, DType::kF32));
   EXPECT_FALSE(dtype_can_cast(DType::kF32, DType::kF6E2M3));
   EXPECT_FALSE(dtype_can_cast(DType::kI32, DType::kF32));
-  EXPECT_FALSE(dtype_can_cast(DType::kC64, DType::kF32));
+  for (const DType dtype : {DType::kC32, DType::kC64, DType::kC128}) {
+    EXPECT_FALSE(dtype_can_cast(dtype, DType::kF32));
+    EXPECT_FALSE(dtype_can_cast(DType::kF32, dtype));
+  }
 }
 
 }  // namespace

@@ -28,9 +28,19 @@ FilePlan encode_flashpack(std::span<const TensorSpec> specs, const Metadata& met
   return flashpack::encode(specs, metadata, options.flashpack);
 }
 
+FilePlan encode_torch(std::span<const TensorSpec> specs, const Metadata&, const EncodeOptions& options) {
+  return torch::encode_zip(specs, options.torch, options.checksums);
+}
+
+FilePlan encode_torch_legacy(std::span<const TensorSpec> specs, const Metadata&, const EncodeOptions& options) {
+  return torch::encode_legacy(specs, options.torch);
+}
+
 // A footer's mark is surer than a header that starts with '{': FlashPack is asked first.
 constexpr std::array kFormats = {
     Format{"flashpack", ".flashpack", flashpack::looks_like, flashpack::parse, encode_flashpack},
+    Format{torch::kZipFormat, ".pt", torch::looks_like_zip, torch::parse_zip, encode_torch},
+    Format{torch::kLegacyFormat, ".legacy.pt", torch::looks_like_legacy, torch::parse_legacy, encode_torch_legacy},
     Format{"safetensors", ".safetensors", safetensors::looks_like, safetensors::parse, encode_safetensors},
 };
 constexpr std::array kDataSuffixes = {".safetensors"sv, ".flashpack"sv};
@@ -41,8 +51,6 @@ struct Stranger {
   std::string_view what;
 };
 constexpr std::array kStrangers = {
-    Stranger{"PK\x03\x04"sv, "a zip archive, perhaps a torch checkpoint"},
-    Stranger{"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19"sv, "a torch checkpoint of the legacy format"},
     Stranger{"\x80\x02"sv, "a Python pickle"},
     Stranger{"\x80\x03"sv, "a Python pickle"},
     Stranger{"\x80\x04\x95"sv, "a Python pickle"},
@@ -107,6 +115,7 @@ Layout parse_layout(const ByteSource& source) {
 }
 
 std::string format_for_save(std::string_view requested, std::string_view path) {
+  if (requested.empty() && (path.ends_with(".pth") || path.ends_with(".bin"))) return std::string(torch::kZipFormat);
   for (const Format& format : kFormats) {
     if (requested.empty() ? path.ends_with(format.suffix) : requested == format.name) return std::string(format.name);
   }
@@ -123,6 +132,14 @@ FilePlan encode_layout(std::string_view format, std::span<const TensorSpec> spec
     if (known.name == format) return known.encode(specs, metadata, options);
   }
   throw_argument("the format {} is not one that this version writes ({})", in_quotes(format), known_formats());
+}
+
+bool has_own_checksums(std::string_view format) noexcept {
+  return format == torch::kZipFormat;
+}
+
+bool has_metadata(std::string_view format) noexcept {
+  return format != torch::kZipFormat && format != torch::kLegacyFormat;
 }
 
 std::span<const std::string_view> data_suffixes() noexcept {

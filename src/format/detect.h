@@ -9,6 +9,8 @@
 #include "format/flashpack.h"
 #include "format/layout.h"
 #include "format/safetensors.h"
+#include "format/torch_encode.h"
+#include "format/torch_file.h"
 
 namespace penstock {
 
@@ -23,11 +25,19 @@ std::string format_for_save(std::string_view requested, std::string_view path);
 struct EncodeOptions {
   safetensors::PlacementFunction safetensors_placement;
   flashpack::Options flashpack;
+  torch::EncodeOptions torch;
+  std::span<const std::uint32_t> checksums;  // of the specs, for a format that has them in its structure
 };
+
+// True when encode_layout() wants the CRC-32 of every tensor.
+bool has_own_checksums(std::string_view format) noexcept;
 
 // Lays out a file of `format`, which is one that format_for_save() returned.
 FilePlan encode_layout(std::string_view format, std::span<const TensorSpec> specs, const Metadata& metadata,
                        const EncodeOptions& options);
+
+// The files that metadata can be stored in.
+bool has_metadata(std::string_view format) noexcept;
 
 // The suffixes of checkpoint files, in the order in which a directory is searched for them.
 std::span<const std::string_view> data_suffixes() noexcept;

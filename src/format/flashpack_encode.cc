@@ -98,7 +98,7 @@ class Encoder {
     std::uint64_t alignment = options_.align_bytes == 0 ? width : std::lcm(options_.align_bytes, width);
     if (options_.align_large) alignment = std::lcm(alignment, kLargeAlignment);
     block.offset = round_up(payload_, alignment);
-    // In elements, and to align_bytes bytes or, where that is no whole number of elements, to as many elements.
+    // In elements: the fewest that fill a multiple of align_bytes.
     const std::uint64_t step =
         options_.align_bytes == 0 ? 1 : options_.align_bytes / std::gcd(options_.align_bytes, width);
     const std::uint64_t large_step = std::lcm(step, kLargeAlignment / width);

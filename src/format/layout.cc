@@ -18,6 +18,13 @@ bool comes_before(const TensorInfo& a, const TensorInfo& b) noexcept {
 
 }  // namespace
 
+std::uint64_t TensorInfo::extent() const noexcept {
+  if (byte_strides.empty() || nbytes == 0) return nbytes;
+  std::uint64_t end = dtype_bits(dtype) / 8;
+  for (std::size_t i = 0; i < shape.size(); ++i) end += static_cast<std::uint64_t>((shape[i] - 1) * byte_strides[i]);
+  return end;
+}
+
 void sort_by_offset(std::vector<TensorInfo>& tensors) {
   if (std::is_sorted(tensors.begin(), tensors.end(), comes_before)) return;
   std::vector<std::uint32_t> order(tensors.size());

@@ -45,10 +45,17 @@ struct TensorSpec {
   std::uint64_t nbytes = 0;
 };
 
-// A laid-out file: `prefix`, then each tensor's bytes at its offset, then `suffix`, nothing between that is not zero.
+// Bytes that a format puts between tensors.
+struct Literal {
+  std::uint64_t offset = 0;
+  std::vector<std::byte> bytes;
+};
+
+// A laid-out file: `prefix`, then each tensor's bytes at its offset, then `suffix`, between them literals and zeros.
 struct FilePlan {
   std::vector<std::byte> prefix;       // starts at offset 0
   std::vector<std::byte> suffix;       // ends with the file
+  std::vector<Literal> literals;       // by offset
   std::vector<std::uint32_t> order;    // indices into the specs, as sort_by_offset has it
   std::vector<std::uint64_t> offsets;  // of each spec (in the order they were given)
   std::uint64_t file_size = 0;

@@ -156,6 +156,18 @@ TEST(SafetensorsEncode, bad_utf8_is_refused) {
             "the metadata value \"v\\x80\" is not valid UTF-8 (at byte 1 of it)");
 }
 
+TEST(SafetensorsEncode, complex_types_that_it_lacks_are_refused) {
+  for (const DType dtype : {DType::kC32, DType::kC128}) {
+    try {
+      encode(std::vector{spec("w", dtype, {1})}, {});
+      ADD_FAILURE();
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::kUnsupported);
+      EXPECT_NE(std::string(error.what()).find(dtype_name(dtype)), std::string::npos) << error.what();
+    }
+  }
+}
+
 TEST(SafetensorsEncode, sizes_that_disagree_are_refused) {
   EXPECT_EQ(argument_error([] {
               encode(std::vector{TensorSpec{"w", DType::kF32, {3}, 13}}, {});

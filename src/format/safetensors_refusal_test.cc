@@ -165,6 +165,8 @@ TEST(SafetensorsRefusal, missing_field) {
 TEST(SafetensorsRefusal, unknown_dtype) {
   EXPECT_EQ(refusal(one(R"("dtype":"F128","shape":[1],"data_offsets":[0,16])")),
             "f: byte 22: tensor \"a\" has the unknown dtype \"F128\"");
+  EXPECT_EQ(refusal(one(R"("dtype":"C128","shape":[1],"data_offsets":[0,16])")),
+            "f: byte 22: tensor \"a\" has the unknown dtype \"C128\"");
   EXPECT_EQ(refusal(one(R"("dtype":"u8","shape":[1],"data_offsets":[0,1])"), "x"),
             "f: byte 22: tensor \"a\" has the unknown dtype \"u8\"");
   EXPECT_EQ(refusal(one(R"("dtype":7,"shape":[1],"data_offsets":[0,1])"), "x"),

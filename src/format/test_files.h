@@ -6,6 +6,8 @@
 #include <string>
 #include <string_view>
 
+#include "format/flashpack.h"
+#include "format/flashpack_tail.h"
 #include "format/memory_source.h"
 #include "format/safetensors.h"
 
@@ -28,6 +30,25 @@ inline std::string safetensors_file(std::string_view header, std::string_view da
 
 inline Layout parse_safetensors(const std::string& file) {
   return safetensors::parse(MemorySource(file, "f"));
+}
+
+// `payload | text | u64le length | mark`.
+inline std::string flashpack_file(std::string_view footer, std::string_view payload = {}) {
+  std::string file(payload);
+  file += footer;
+  file += u64le(footer.size());
+  file += flashpack::kMagic;
+  return file;
+}
+
+inline flashpack::Footer parse_flashpack(const std::string& file) {
+  return flashpack::parse_footer(MemorySource(file, "f"));
+}
+
+// A spec of the right size.
+inline TensorSpec make_spec(std::string name, DType dtype, Shape shape) {
+  const std::uint64_t nbytes = tensor_nbytes(dtype, shape, "spec", name);
+  return {std::move(name), dtype, std::move(shape), nbytes};
 }
 
 // The message of the Error(kFormat) that `action` throws, or "no error".

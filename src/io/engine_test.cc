@@ -9,6 +9,7 @@
 
 #include "base/unique_fd.h"
 #include "testing/files.h"
+#include "testing/limits.h"
 
 namespace penstock {
 namespace {
@@ -105,6 +106,29 @@ TEST_P(EngineTest, is_destroyed_with_nothing_in_flight_left_behind) {
 
 INSTANTIATE_TEST_SUITE_P(backends, EngineTest, ::testing::ValuesIn(testing::all_backends()),
                          [](const auto& param_info) { return param_info.param.name; });
+
+TEST(ThreadsEngineTest, works_where_no_thread_can_be_started) {
+  const auto content = testing::random_bytes(100'000);
+  const TempDir directory;
+  testing::write_file(directory / "file", content);
+  const UniqueFd fd(::open((directory / "file").c_str(), O_RDONLY));
+  const auto code = testing::run_without_threads([&] {
+    const auto engine = make_threads_engine(4);
+    std::vector<std::byte> out(content.size());
+    IoCompletion completions[4];
+    for (std::uint64_t i = 0; i < 4; ++i) {
+      if (engine->submit(read_request(fd.get(), std::span(out).subspan(i * 25'000, 25'000), i * 25'000, i)) != 0)
+        return 1;
+    }
+    if (engine->wait(completions) != 4) return 2;
+    for (std::uint64_t i = 0; i < 4; ++i) {
+      if (completions[i].tag != i || completions[i].result != 25'000) return 3;
+    }
+    return out == content ? 0 : 4;
+  });
+  if (!code) GTEST_SKIP() << "this process can't be kept from starting threads";
+  EXPECT_EQ(*code, 0);
+}
 
 TEST(EngineFactoryTest, auto_gives_a_working_backend) {
   EXPECT_NE(engine_factory(Backend::kAuto)(4), nullptr);

@@ -24,7 +24,12 @@ class NewFile {
  public:
   // Throws Error when the directory does not exist or can't be written to, or the target is a directory.
   static NewFile create(const std::filesystem::path& target);
-  NewFile(NewFile&&) noexcept = default;
+
+  // For callers that want the file under its name from the start: empties it, or makes it. Nothing is atomic then; what
+  // is not published is emptied again, or removed where it did not exist. A symbolic link is followed.
+  static NewFile in_place(const std::filesystem::path& target);
+
+  NewFile(NewFile&& other) noexcept;
   NewFile& operator=(NewFile&&) noexcept = delete;
   ~NewFile();
 
@@ -66,6 +71,7 @@ class NewFile {
   UniqueFd fd_;
   std::string temporary_;    // its name in the directory while it has one
   bool fresh_name_ = false;  // published under a name that was free
+  bool in_place_ = false;    // has its name already, and is not yet whole
 };
 
 }  // namespace penstock

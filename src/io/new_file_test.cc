@@ -136,6 +136,19 @@ TEST(NewFileTest, a_name_of_the_greatest_length_works_twice) {
   EXPECT_EQ(directory.names(), std::vector<std::string>{name});
 }
 
+TEST(NewFileTest, a_name_is_synced_with_a_journal_and_without) {
+  // ext4 and xfs have one, tmpfs has none.
+  for (const char* parent : {"/dev/shm", "/tmp", "."}) {
+    std::error_code ignored;
+    if (!std::filesystem::is_directory(parent, ignored) || ::access(parent, W_OK) != 0) continue;
+    const TempDir directory{std::filesystem::path(parent)};
+    save(directory / "file", "a");
+    save(directory / "file", "b");
+    EXPECT_EQ(content_of(directory / "file"), "b") << parent;
+    EXPECT_EQ(directory.names(), std::vector<std::string>{"file"}) << parent;
+  }
+}
+
 TEST(NewFileTest, no_descriptor_is_leaked) {
   const TempDir directory;
   const std::size_t before = testing::open_descriptors();

@@ -54,8 +54,10 @@ class Planner {
 
   void add_staged(const Segment& segment, std::uint64_t begin, std::uint64_t end) {
     while (begin < end) {
-      if (open_ && (begin > covered_ + options_.largest_gap || align_down(begin, options_.alignment) >= limit()))
+      if (open_ && (begin < plan_.blocks.back().offset || begin > covered_ + options_.largest_gap ||
+                    align_down(begin, options_.alignment) >= limit())) {
         close_block();
+      }
       if (!open_) open_block(begin);
       std::uint64_t cut = std::min(end, limit());
       if ((segment.converts() || segment.whole_elements) && cut < end) {
@@ -68,7 +70,7 @@ class Planner {
       }
       plan_.pieces.push_back(piece_of(segment, begin, cut));
       ++plan_.blocks.back().piece_count;
-      covered_ = cut;
+      covered_ = std::max(covered_, cut);
       begin = cut;
     }
   }

@@ -8,7 +8,8 @@
 namespace penstock {
 
 void ChecksumCollector::add(std::uint32_t owner, std::uint64_t offset, const std::byte* bytes, std::uint64_t nbytes) {
-  const std::uint32_t checksum = crc32c({bytes, static_cast<std::size_t>(nbytes)});
+  const std::span<const std::byte> span(bytes, static_cast<std::size_t>(nbytes));
+  const std::uint32_t checksum = kind_ == ChecksumKind::kCrc32c ? crc32c(span) : crc32(span);
   const std::lock_guard lock(mutex_);
   parts_.push_back({owner, checksum, offset, nbytes});
 }
@@ -17,9 +18,10 @@ std::vector<std::uint32_t> ChecksumCollector::finish(std::size_t owner_count) {
   const std::lock_guard lock(mutex_);
   std::sort(parts_.begin(), parts_.end(),
             [](const Part& a, const Part& b) { return std::tie(a.owner, a.offset) < std::tie(b.owner, b.offset); });
-  std::vector<std::uint32_t> checksums(owner_count, crc32c({}));
+  const auto combine = kind_ == ChecksumKind::kCrc32c ? crc32c_combine : crc32_combine;
+  std::vector<std::uint32_t> checksums(owner_count, 0);  // of nothing
   for (const Part& part : parts_) {
-    checksums[part.owner] = crc32c_combine(checksums[part.owner], part.checksum, part.nbytes);
+    checksums[part.owner] = combine(checksums[part.owner], part.checksum, part.nbytes);
   }
   return checksums;
 }

@@ -10,12 +10,16 @@
 
 namespace penstock {
 
+enum class ChecksumKind { kCrc32c, kCrc32 };
+
 class ChecksumCollector {
  public:
+  explicit ChecksumCollector(ChecksumKind kind = ChecksumKind::kCrc32c) : kind_(kind) {}
+
   // `owner` is a number below the count given to finish().
   void add(std::uint32_t owner, std::uint64_t offset, const std::byte* bytes, std::uint64_t nbytes);
 
-  // The CRC-32C of each owner's pieces, joined by offset; that of an owner without pieces is the empty one's.
+  // The checksum of each owner's pieces, joined by offset; that of an owner without pieces is the empty one's.
   std::vector<std::uint32_t> finish(std::size_t owner_count);
 
  private:
@@ -26,6 +30,7 @@ class ChecksumCollector {
     std::uint64_t nbytes;
   };
 
+  const ChecksumKind kind_;
   std::mutex mutex_;
   std::vector<Part> parts_;
 };

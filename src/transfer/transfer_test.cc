@@ -8,6 +8,7 @@
 #include "penstock/error.h"
 #include "testing/fault_engine.h"
 #include "testing/files.h"
+#include "testing/limits.h"
 #include "transfer/load.h"
 #include "transfer/write.h"
 
@@ -178,6 +179,53 @@ TEST_P(TransferTest, a_progress_function_can_stop_it) {
     EXPECT_EQ(calls, 2);
     EXPECT_LT(batch->bytes_done(), kSize);
   }
+}
+
+TEST_P(TransferTest, holes_between_parts_are_zero_however_rough_the_way) {
+  auto content = testing::random_bytes(kSize);
+  std::vector<WritePart> parts;
+  std::fill(content.begin(), content.end() - 1, std::byte{0});
+  for (const std::uint64_t offset : {std::uint64_t{5}, 200 * kKiB + 1, 2 * kMiB, kSize - 10}) {
+    const std::uint64_t nbytes = offset == 2 * kMiB ? 300 * kKiB : 7;
+    std::fill_n(content.begin() + static_cast<std::ptrdiff_t>(offset), nbytes, std::byte{0xAB});
+    parts.push_back({offset, nbytes, {content.data() + offset, {}}});
+  }
+  content.back() = std::byte{0};
+  add_zero_parts(parts, kSize);
+  ASSERT_EQ(parts.size(), 9u);
+  std::uint64_t covered = 0;
+  for (const WritePart& part : parts) covered += part.nbytes;
+  EXPECT_EQ(covered, kSize);
+  for (const WriteMethod method : {WriteMethod::kAuto, WriteMethod::kBuffered}) {
+    NewFile file = NewFile::create(directory_ / "file");
+    const WriteRoute route = choose_route(file, method, Landing::kInPlace);
+    const auto batch = plan_write(file, route, parts, 64 * kKiB);
+    Crew crew(settings(kRough), pool_);
+    start_writing(crew, batch);
+    const Stopwatch watch;
+    wait_with_progress(*batch, {}, kSize, watch);
+    file.finish(kSize, false);
+    file.publish();
+    EXPECT_TRUE(testing::read_file(directory_ / "file") == content);
+  }
+}
+
+TEST_P(TransferTest, a_crew_that_gets_no_thread_says_so) {
+  const auto content = testing::random_bytes(kSize);
+  NewFile file = NewFile::create(directory_ / "file");
+  const auto batch = plan_write(file, choose_route(file, WriteMethod::kBuffered), parts_of(content), 64 * kKiB);
+  const auto code = testing::run_without_threads([&] {
+    Crew crew(settings(), pool_);
+    try {
+      start_writing(crew, batch);
+    } catch (const Error& error) {
+      const bool said = std::string(error.what()).find("cannot start a thread: ") == 0;
+      return said && error.kind() == ErrorKind::kIo && error.error_number() == EAGAIN ? 0 : 1;
+    }
+    return 2;
+  });
+  if (!code) GTEST_SKIP() << "this process can't be kept from starting threads";
+  EXPECT_EQ(*code, 0);
 }
 
 INSTANTIATE_TEST_SUITE_P(backends, TransferTest, ::testing::ValuesIn(testing::all_backends()),
