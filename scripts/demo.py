@@ -44,7 +44,12 @@ class Format:
     shards: bool  # can it be saved as several files with an index?
 
 
-FORMATS = [Format("safetensors", ".safetensors", shards=True)]
+FORMATS = [
+    Format("safetensors", ".safetensors", shards=True),
+    Format("flashpack", ".flashpack", shards=False),
+    Format("torch", ".pt", shards=False),
+    Format("torch-legacy", ".pt", shards=False),
+]
 
 # What is raced: a row of the table, and who takes part.
 PLAYERS = ("penstock", "safetensors", "torch")

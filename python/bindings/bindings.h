@@ -35,6 +35,8 @@ void bind_reader(nb::module_& module);
 void bind_writer(nb::module_& module);
 void bind_convert(nb::module_& module);
 void bind_measure(nb::module_& module);
+void bind_aio(nb::module_& module);
+void bind_torch(nb::module_& module);
 
 // "F32" and so on, each made once.
 nb::str dtype_object(DType dtype);

@@ -12,4 +12,6 @@ NB_MODULE(_core, module) {
   bind_writer(module);
   bind_convert(module);
   bind_measure(module);
+  bind_aio(module);
+  bind_torch(module);
 }

@@ -81,7 +81,7 @@ __all__ = [
     "verify",
 ]
 
-_SUBMODULES = frozenset({"flashpack", "measure", "safetensors"})
+_SUBMODULES = frozenset({"fastpersist", "flashpack", "measure", "safetensors"})
 
 
 def __getattr__(name: str) -> Any:

@@ -37,6 +37,9 @@ def load(
 ) -> dict[str, Any]:
     """Loads a checkpoint: a dict of tensors by name, in the order they lie in the files.
 
+    Of a file that torch.save wrote, what was saved: dicts in dicts, numbers, strings and tensors, those over one storage
+    sharing it. With `select`, `dtype` or NumPy it is a dict as of any other file, by paths such as "model/layer.0.weight".
+
     The tensors of a load lie in a few large blocks of memory, and a block is kept for as long as any tensor in it is: to
     keep a few of many, `select` them, or clone those and drop the rest. `stream` gives memory back tensor by tensor.
 
@@ -55,9 +58,11 @@ def load(
     """
     made = get_framework(framework)
     reader = open_reader(paths)
+    options = load_options(dtype=dtype, verify=verify, cache=cache, **tuning)
+    if select is None and dtype is None and is_tree(reader, framework):
+        return _load_tree(reader, device, options, progress, stats)
     names = resolve(select, reader)
     _require(made, reader, names, dtype)
-    options = load_options(dtype=dtype, verify=verify, cache=cache, **tuning)
     with reporting(progress, f"loading {title(paths)}") as callback:
         if is_cpu(device):
             memories, rows, counters = reader.load(names, options, callback)
@@ -68,6 +73,32 @@ def load(
     if stats is not None:
         stats.update(counters)
     return tensors
+
+
+def is_tree(reader: _core.Reader, framework: str | None) -> bool:
+    """Whether this is a file of torch.save, to be loaded as one."""
+    files = reader.files()
+    return len(files) == 1 and files[0][2].startswith("torch") and framework not in ("numpy", "np")
+
+
+def _load_tree(
+    reader: _core.Reader, device: Any, options: _core.LoadOptions, progress: Progress, stats: dict[str, Any] | None
+) -> Any:
+    from . import _core, _torch
+    from ._tree import load_tree
+
+    place = None if is_cpu(device) else _torch.device(device)
+    path = reader.files()[0][0]
+    with reporting(progress, f"loading {title(path)}") as callback:
+        tree, counters = load_tree(
+            _core.TorchCheckpoint(path),
+            options,
+            callback,
+            None if place is None else lambda storage, _: storage.to(device=place),
+        )
+    if stats is not None:
+        stats.update(counters)
+    return tree
 
 
 def stream(

@@ -211,6 +211,9 @@ def save_options(
     align_bytes: int | None = None,
     order: str = "format",
     align_large: bool = False,
+    record_alignment: int = 0,
+    record_checksums: bool = True,
+    pickle: bytes | None = None,
     **tuning: Unpack[IoTuning],
 ) -> _core.SaveOptions:
     """What a save takes."""
@@ -228,6 +231,9 @@ def save_options(
         align_bytes=_DEFAULT_ALIGN_BYTES if align_bytes is None else _count("align_bytes", align_bytes),
         keep_order=order == "given",
         align_large=bool(align_large),
+        record_alignment=_count("record_alignment", record_alignment),
+        record_checksums=bool(record_checksums),
+        pickle=pickle,
         io=io_options(**tuning),
     )
 

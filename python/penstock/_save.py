@@ -44,8 +44,9 @@ def save(
     """Saves tensors as one file, or shards: a crash leaves the old file or the whole new one, never a part.
 
     tensors: a mapping of name to tensor, or a torch module. Tensors are torch's, NumPy's, or anything with DLPack; they
-        need not be contiguous.
-    format: "safetensors" or "flashpack"; by default it follows the suffix of the path.
+        need not be contiguous. For a torch file, any object that torch.save would take.
+    format: "safetensors", "flashpack", "torch" (a zip, what .pt, .pth and .bin stand for) or "torch-legacy"; by default it
+        follows the suffix of the path.
     dtype: convert floating tensors to it while they are written.
     metadata: strings to strings.
     max_shard_size: split into files of at most this many bytes ("5GB"), with an index beside them.
@@ -58,19 +59,19 @@ def save(
     tuning: backend, block_size, queue_depth, threads; see docs/tuning.md. For FlashPack also align_bytes, order ("format" or
         "given") and align_large; see docs/formats/flashpack.md.
     """
-    options = save_options(
-        format=format,
-        dtype=dtype,
-        metadata=metadata,
-        max_shard_size=max_shard_size,
-        checksums=checksums,
-        shared=shared,
-        durable=durable,
-        method=method,
+    arguments: dict[str, Any] = {
+        "format": format,
+        "dtype": dtype,
+        "metadata": metadata,
+        "max_shard_size": max_shard_size,
+        "checksums": checksums,
+        "shared": shared,
+        "durable": durable,
+        "method": method,
         **tuning,
-    )
+    }
     with reporting(progress, f"saving {title(path)}") as callback:
-        writer, owners = _make_writer(tensors, path, options, callback)
+        writer, owners = _make_writer(tensors, path, arguments, callback)
         result = Stats(writer.commit())
     del owners  # Their memory was borrowed until here.
     if stats is not None:
@@ -95,16 +96,20 @@ def save_async(
     """
     # The process may be elsewhere by the time the file is made.
     absolute = os.path.join(os.getcwd(), path_text(path))
-    writer, owners = _make_writer(tensors, absolute, save_options(**arguments), None)
+    writer, owners = _make_writer(tensors, absolute, dict(arguments), None)
     nbytes = writer.nbytes
     return SaveJob(_core.save_async(writer, bool(snapshot), checked_pool(pool)), absolute, owners, nbytes)
 
 
 def _make_writer(
-    tensors: Any, path: Path, options: _core.SaveOptions, callback: Callback | None
+    tensors: Any, path: Path, arguments: dict[str, Any], callback: Callback | None
 ) -> tuple[_core.Writer, list[Any]]:
     """A writer with everything added, and what keeps the memory alive."""
-    writer = _core.Writer(path_text(path), options, callback)
+    if is_torch_format(arguments.get("format"), path) and arguments.get("dtype") is None:
+        from ._torch_files import make_tree_writer
+
+        return make_tree_writer(tensors, path, arguments, callback)
+    writer = _core.Writer(path_text(path), save_options(**arguments), callback)
     owners = []
     for name, value in _named_tensors(tensors).items():
         if not isinstance(name, str):
@@ -113,6 +118,13 @@ def _make_writer(
         writer.add(name, source.dtype, source.shape, source.address, source.byte_strides)
         owners.append(source.owner)
     return writer, owners
+
+
+def is_torch_format(format: str | None, path: Path) -> bool:
+    """Whether a save makes a torch file, which holds trees and not only tensors by name."""
+    if format is not None:
+        return format in ("torch", "torch-legacy")
+    return path_text(path).endswith((".pt", ".pth", ".bin"))
 
 
 def _named_tensors(tensors: Any) -> Mapping[Any, Any]:

@@ -1,0 +1,103 @@
+// TorchCheckpoint: what a file of torch.save holds, as data. Nothing in it is executed.
+//
+// Tensors of such a file are read by Reader, like any other's, under their paths in the tree. This is for those who
+// want the tree itself: dicts in dicts, numbers, strings, and tensors as views of storages.
+//
+// A checkpoint is immutable and may be used from several threads.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "penstock/reader.h"
+
+namespace penstock {
+
+// The memory that tensors are views of.
+struct TorchStorage {
+  std::string key;       // its name among the file's storages: "0", "1" ...
+  std::string location;  // where it was when it was saved: "cpu", "cuda:0" ...
+  DType dtype = DType::kU8;
+  std::uint64_t count = 0;  // elements
+};
+
+struct TorchTensor {
+  std::uint32_t storage = 0;
+  DType dtype = DType::kU8;
+  std::uint64_t offset = 0;  // bytes, from the start of the storage
+  Shape shape;
+  Shape strides;  // elements
+  bool requires_grad = false;
+  bool is_parameter = false;
+};
+
+enum class TorchKind : std::uint8_t {
+  kNone,
+  kBool,
+  kInteger,
+  kBigInteger,  // little-endian two's complement in `text`
+  kFloat,
+  kComplex,  // number, imaginary
+  kString,
+  kBytes,
+  kByteArray,
+  kList,
+  kTuple,
+  kDict,
+  kOrderedDict,
+  kSet,
+  kFrozenSet,
+  kSize,         // torch.Size; items
+  kDevice,       // torch.device; items: its type and, if there is one, its index
+  kDType,        // torch.dtype; `text` is torch's name for it
+  kTensor,       // `integer` is its number among tensors()
+  kStorage,      // a storage that stands for itself; `integer` is its number
+  kNumpyScalar,  // `text` holds the bytes, items[0] the dtype's name, such as "f8"
+};
+
+// A value of the tree. Values are numbered; the same number in two places is the same object. In a hostile file a value
+// may contain itself.
+struct TorchValue {
+  TorchKind kind = TorchKind::kNone;
+  std::int64_t integer = 0;  // kBool too
+  double number = 0;
+  double imaginary = 0;
+  std::string_view text;
+  std::vector<std::uint32_t> items;
+  std::vector<std::pair<std::uint32_t, std::uint32_t>> entries;  // of dicts: key, value
+  std::uint32_t attributes = kNoValue;                           // a dict of what Python would set on the object
+
+  static constexpr std::uint32_t kNoValue = ~std::uint32_t{0};
+};
+
+class TorchCheckpoint {
+ public:
+  struct State;  // the library's own
+
+  // Reads the pickle and checks it against the file; no storage is read. Throws Error.
+  explicit TorchCheckpoint(const std::filesystem::path& path);
+  TorchCheckpoint(TorchCheckpoint&&) noexcept;
+  TorchCheckpoint& operator=(TorchCheckpoint&&) noexcept;
+  ~TorchCheckpoint();
+
+  std::span<const TorchStorage> storages() const noexcept;
+  std::span<const TorchTensor> tensors() const noexcept;
+
+  std::uint32_t root() const noexcept;
+  // Throws Error(kUnsupported) that names it for a value that is more than data.
+  TorchValue value(std::uint32_t number) const;
+
+  // The storages, each as a tensor of bytes named by its key, over the file as it was opened.
+  Reader open_storages() const;
+
+ private:
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace penstock

@@ -1,0 +1,173 @@
+// The tree of a torch checkpoint as Python objects. What only torch or NumPy can make, they make: this knows neither.
+#include <nanobind/stl/tuple.h>
+
+#include <unordered_map>
+
+#include "bindings.h"
+
+namespace penstock::python {
+namespace {
+
+using Path = std::filesystem::path;
+
+constexpr unsigned kMaxDepth = 1000;
+
+// Text whose characters stand for bytes.
+nb::object narrow(std::string_view text) {
+  return nb::steal(PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), nullptr))
+      .attr("encode")("latin1");
+}
+
+nb::object bytes_object(const TorchValue& value) {
+  if (value.integer != 0) return narrow(value.text);
+  return nb::bytes(value.text.data(), value.text.size());
+}
+
+class Builder {
+ public:
+  // `tensors` and `storages`: what stands for each. `make`: functions by the name of what they make.
+  Builder(const TorchCheckpoint& checkpoint, nb::list tensors, nb::list storages, nb::dict make)
+      : checkpoint_(checkpoint), tensors_(std::move(tensors)), storages_(std::move(storages)), make_(std::move(make)) {}
+
+  nb::object build(std::uint32_t number) {
+    if (const auto known = made_.find(number); known != made_.end()) return known->second;
+    if (++depth_ > kMaxDepth) throw Error(ErrorKind::kFormat, "data.pkl: values are nested too deep");
+    const TorchValue value = checkpoint_.value(number);
+    nb::object object = make(number, value);
+    made_.insert_or_assign(number, object);
+    if (value.attributes != TorchValue::kNoValue) set_attributes(object, value.attributes);
+    --depth_;
+    return object;
+  }
+
+ private:
+  nb::object make(std::uint32_t number, const TorchValue& value) {
+    switch (value.kind) {
+      case TorchKind::kNone:
+        return nb::none();
+      case TorchKind::kBool:
+        return nb::bool_(value.integer != 0);
+      case TorchKind::kInteger:
+        return nb::int_(value.integer);
+      case TorchKind::kBigInteger:
+        return call("big_integer", nb::bytes(value.text.data(), value.text.size()));
+      case TorchKind::kFloat:
+        return nb::float_(value.number);
+      case TorchKind::kComplex:
+        return call("complex", nb::float_(value.number), nb::float_(value.imaginary));
+      case TorchKind::kString:
+        return nb::str(value.text.data(), value.text.size());
+      case TorchKind::kBytes:
+        return bytes_object(value);
+      case TorchKind::kByteArray:
+        return call("bytearray", bytes_object(value));
+      case TorchKind::kList:
+        return make_list(number, value);
+      case TorchKind::kTuple:
+        return nb::tuple(items(value));
+      case TorchKind::kDict:
+        return fill(number, nb::dict(), value);
+      case TorchKind::kOrderedDict:
+        return fill(number, call("ordered_dict"), value);
+      case TorchKind::kSet:
+        return call("set", items(value));
+      case TorchKind::kFrozenSet:
+        return call("frozenset", items(value));
+      case TorchKind::kSize:
+        return call("size", items(value));
+      case TorchKind::kDevice:
+        return call("device", items(value));
+      case TorchKind::kDType:
+        return call("dtype", nb::str(value.text.data(), value.text.size()));
+      case TorchKind::kTensor:
+        return tensors_[static_cast<std::size_t>(value.integer)];
+      case TorchKind::kStorage:
+        return storages_[static_cast<std::size_t>(value.integer)];
+      case TorchKind::kNumpyScalar:
+        return call("numpy_scalar", build(value.items[0]), bytes_object(value));
+    }
+    return nb::none();
+  }
+
+  template <typename... Args>
+  nb::object call(const char* name, Args&&... args) {
+    return nb::object(make_[name])(std::forward<Args>(args)...);
+  }
+
+  nb::list items(const TorchValue& value) {
+    nb::list list;
+    for (const std::uint32_t item : value.items) list.append(build(item));
+    return list;
+  }
+
+  // Known before it is filled: it may contain itself.
+  nb::object make_list(std::uint32_t number, const TorchValue& value) {
+    nb::list list;
+    made_.emplace(number, list);
+    for (const std::uint32_t item : value.items) list.append(build(item));
+    return list;
+  }
+
+  nb::object fill(std::uint32_t number, nb::object dict, const TorchValue& value) {
+    made_.emplace(number, dict);
+    for (const auto& [key, entry] : value.entries) {
+      const nb::object key_object = build(key);
+      const nb::object entry_object = build(entry);
+      if (PyObject_SetItem(dict.ptr(), key_object.ptr(), entry_object.ptr()) != 0) throw nb::python_error();
+    }
+    return dict;
+  }
+
+  void set_attributes(const nb::object& object, std::uint32_t number) { call("set_attributes", object, build(number)); }
+
+  const TorchCheckpoint& checkpoint_;
+  nb::list tensors_;
+  nb::list storages_;
+  nb::dict make_;
+  std::unordered_map<std::uint32_t, nb::object> made_;
+  unsigned depth_ = 0;
+};
+
+nb::list storages(const TorchCheckpoint& checkpoint) {
+  nb::list list;
+  for (const TorchStorage& storage : checkpoint.storages()) {
+    list.append(nb::make_tuple(storage.key, storage.location, dtype_object(storage.dtype), storage.count));
+  }
+  return list;
+}
+
+nb::list tensors(const TorchCheckpoint& checkpoint) {
+  nb::list list;
+  for (const TorchTensor& tensor : checkpoint.tensors()) {
+    list.append(nb::make_tuple(tensor.storage, dtype_object(tensor.dtype), tensor.offset, shape_tuple(tensor.shape),
+                               shape_tuple(tensor.strides), tensor.requires_grad, tensor.is_parameter));
+  }
+  return list;
+}
+
+nb::object build(const TorchCheckpoint& checkpoint, nb::list made_tensors, nb::list made_storages, nb::dict make) {
+  return Builder(checkpoint, std::move(made_tensors), std::move(made_storages), std::move(make))
+      .build(checkpoint.root());
+}
+
+}  // namespace
+
+void bind_torch(nb::module_& module) {
+  nb::class_<TorchCheckpoint>(module, "TorchCheckpoint", "What a file of torch.save holds, as data.")
+      .def(
+          "__init__",
+          [](TorchCheckpoint* self, const Path& path) {
+            GilRelease release;
+            new (self) TorchCheckpoint(path);
+          },
+          nb::arg("path"), nb::sig("def __init__(self, path: str | os.PathLike[str]) -> None"))
+      .def("storages", &storages, nb::sig("def storages(self) -> list[tuple[str, str, str, int]]"))
+      .def("tensors", &tensors,
+           nb::sig("def tensors(self) -> list[tuple[int, str, int, tuple[int, ...], tuple[int, ...], bool, bool]]"))
+      .def("open_storages", &TorchCheckpoint::open_storages)
+      .def("build", &build, nb::arg("tensors"), nb::arg("storages"), nb::arg("make"),
+           nb::sig("def build(self, tensors: list[typing.Any], storages: list[typing.Any], make: dict[str, "
+                   "collections.abc.Callable[..., typing.Any]]) -> typing.Any"));
+}
+
+}  // namespace penstock::python

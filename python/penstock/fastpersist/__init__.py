@@ -1,0 +1,31 @@
+"""For code that is written for DeepSpeed's FastPersist: change the import, keep the rest.
+
+    from penstock.fastpersist import FastFileWriter, FastFileWriterConfig, get_aio_handle, get_pinned_buffer
+
+    writer = FastFileWriter("model.pt", FastFileWriterConfig(get_aio_handle(), get_pinned_buffer()))
+    torch.save(model.state_dict(), writer)
+    writer.close()
+
+What differs, on purpose:
+
+- A file appears under its name when all of it is there, synced; an older, longer one leaves nothing behind, and after an
+  error it is still there. Permissions follow the umask.
+- Every completion is checked: a full disk is an error, of the next call and of `close` or `wait`.
+- A writer that is never closed saves nothing, and warns.
+- Buffers and sizes need no alignment.
+"""
+
+from .aio import aio_handle, get_aio_handle, get_gds_handle
+from .pinned import get_pinned_buffer
+from .writers import FastFileWriter, FastFileWriterConfig, MockFileWriter, PyFileWriter
+
+__all__ = [
+    "FastFileWriter",
+    "FastFileWriterConfig",
+    "MockFileWriter",
+    "PyFileWriter",
+    "aio_handle",
+    "get_aio_handle",
+    "get_gds_handle",
+    "get_pinned_buffer",
+]

@@ -1,0 +1,497 @@
+#include "format/pickle.h"
+
+#include <bit>
+#include <cstring>
+
+#include "base/error.h"
+#include "base/json.h"
+
+namespace penstock::pickle {
+namespace {
+
+// What data needs of Python's opcodes.
+enum Opcode : std::uint8_t {
+  kMark = '(',
+  kStop = '.',
+  kPop = '0',
+  kPopMark = '1',
+  kDuplicate = '2',
+  kBinInt = 'J',
+  kBinInt1 = 'K',
+  kBinInt2 = 'M',
+  kNoneValue = 'N',
+  kBinPersistentId = 'Q',
+  kReduce = 'R',
+  kBinString = 'T',
+  kShortBinString = 'U',
+  kBinUnicode = 'X',
+  kAppend = 'a',
+  kBuild = 'b',
+  kGlobalName = 'c',
+  kAppends = 'e',
+  kBinGet = 'h',
+  kLongBinGet = 'j',
+  kBinPut = 'q',
+  kLongBinPut = 'r',
+  kSetItem = 's',
+  kTupleOfMark = 't',
+  kSetItems = 'u',
+  kBinFloat = 'G',
+  kEmptyTuple = ')',
+  kEmptyList = ']',
+  kEmptyDict = '}',
+  kBinBytes = 'B',
+  kShortBinBytes = 'C',
+  kProtocol = 0x80,
+  kNewObject = 0x81,
+  kTuple1 = 0x85,
+  kTuple2 = 0x86,
+  kTuple3 = 0x87,
+  kNewTrue = 0x88,
+  kNewFalse = 0x89,
+  kLong1 = 0x8a,
+  kLong4 = 0x8b,
+  kShortBinUnicode = 0x8c,
+  kBinUnicode8 = 0x8d,
+  kBinBytes8 = 0x8e,
+  kEmptySet = 0x8f,
+  kAddItems = 0x90,
+  kFrozenSetOfMark = 0x91,
+  kStackGlobal = 0x93,
+  kMemoize = 0x94,
+  kFrame = 0x95,
+  kByteArray8 = 0x96,
+};
+
+// Refused with what they would do.
+const char* describe_opcode(std::uint8_t opcode) {
+  switch (opcode) {
+    case 'I':
+    case 'L':
+    case 'F':
+    case 'S':
+    case 'V':
+    case 'g':
+    case 'p':
+    case 'd':
+    case 'l':
+    case 'P':
+      return "an opcode of protocol 0 or 1";
+    case 'i':
+    case 'o':
+      return "an opcode that makes an instance";
+    case 0x82:
+    case 0x83:
+    case 0x84:
+      return "an opcode of the extension registry";
+    case 0x92:
+      return "an opcode that makes an object with keywords";
+    case 0x97:
+    case 0x98:
+      return "an opcode for buffers outside of the pickle";
+    default:
+      return "no opcode";
+  }
+}
+
+struct EndOfText {};
+
+class Machine {
+ public:
+  Machine(std::string_view text, const Options& options) : text_(text), options_(options) {}
+
+  Graph run() {
+    while (!stopped_) step();
+    graph_.consumed = at_;
+    return std::move(graph_);
+  }
+
+  [[noreturn]] void fail_truncated() { fail("the pickle ends before it is complete"); }
+
+ private:
+  template <typename... Args>
+  [[noreturn]] void fail(fmt::format_string<Args...> message, Args&&... args) const {
+    throw_format(options_.path, "{}: byte {}: {}", options_.what, options_.offset + opcode_at_,
+                 fmt::format(message, std::forward<Args>(args)...));
+  }
+
+  // --- the text ---
+
+  std::string_view take(std::uint64_t length) {
+    if (length > text_.size() - at_) throw EndOfText{};
+    const std::string_view taken = text_.substr(at_, static_cast<std::size_t>(length));
+    at_ += static_cast<std::size_t>(length);
+    return taken;
+  }
+
+  template <typename T>
+  T take_number() {
+    T value;
+    std::memcpy(&value, take(sizeof value).data(), sizeof value);
+    return value;
+  }
+
+  std::string_view take_line() {
+    const std::size_t end = text_.find('\n', at_);
+    if (end == std::string_view::npos) throw EndOfText{};
+    const std::string_view line = take(end - at_);
+    ++at_;
+    return line;
+  }
+
+  // --- nodes ---
+
+  NodeId add(Node node) {
+    graph_.nodes.push_back(node);
+    return static_cast<NodeId>(graph_.nodes.size() - 1);
+  }
+
+  NodeId add_container(Kind kind, std::vector<NodeId> items = {}) {
+    Node node;
+    node.kind = kind;
+    node.contents = static_cast<std::uint32_t>(graph_.contents.size());
+    graph_.contents.push_back({std::move(items), {}, {}});
+    return add(node);
+  }
+
+  void push(NodeId id) { stack_.push_back(id); }
+
+  void push_text(Kind kind, std::string_view text) {
+    if (kind == Kind::kString && find_invalid_utf8(text)) fail("a string is not valid UTF-8");
+    Node node;
+    node.kind = kind;
+    node.text = text;
+    push(add(node));
+  }
+
+  void push_integer(Kind kind, std::int64_t value) {
+    Node node;
+    node.kind = kind;
+    node.integer = value;
+    push(add(node));
+  }
+
+  NodeId pop() {
+    if (stack_.size() <= floor()) fail("the stack is empty");
+    const NodeId id = stack_.back();
+    stack_.pop_back();
+    return id;
+  }
+
+  NodeId top() const {
+    if (stack_.size() <= floor()) fail("the stack is empty");
+    return stack_.back();
+  }
+
+  // What was pushed since the last mark, which goes.
+  std::vector<NodeId> pop_mark() {
+    if (marks_.empty()) fail("there is no mark on the stack");
+    std::vector<NodeId> items(stack_.begin() + static_cast<std::ptrdiff_t>(marks_.back()), stack_.end());
+    stack_.resize(marks_.back());
+    marks_.pop_back();
+    return items;
+  }
+
+  std::size_t floor() const { return marks_.empty() ? 0 : marks_.back(); }
+
+  Contents& contents_of(NodeId id) { return graph_.contents[graph_.nodes[id].contents]; }
+
+  // --- opcodes ---
+
+  void step() {
+    opcode_at_ = at_;
+    const auto opcode = take_number<std::uint8_t>();
+    if (!step_text(opcode) && !step_container(opcode) && !step_memo(opcode) && !step_call(opcode)) {
+      fail("{} (0x{:02x}), which data does not need", describe_opcode(opcode), opcode);
+    }
+  }
+
+  bool step_text(std::uint8_t opcode) {
+    switch (opcode) {
+      case kProtocol:
+        if (const auto version = take_number<std::uint8_t>(); version < 2 || version > 5) {
+          fail("protocol {}, expected 2 to 5", version);
+        }
+        return true;
+      case kFrame:
+        static_cast<void>(take_number<std::uint64_t>());  // a hint for readers of streams
+        return true;
+      case kNoneValue:
+        push(add({}));
+        return true;
+      case kNewTrue:
+      case kNewFalse:
+        push_integer(Kind::kBool, opcode == kNewTrue ? 1 : 0);
+        return true;
+      case kBinInt:
+        push_integer(Kind::kInteger, take_number<std::int32_t>());
+        return true;
+      case kBinInt1:
+        push_integer(Kind::kInteger, take_number<std::uint8_t>());
+        return true;
+      case kBinInt2:
+        push_integer(Kind::kInteger, take_number<std::uint16_t>());
+        return true;
+      case kLong1:
+        push_long(take_number<std::uint8_t>());
+        return true;
+      case kLong4:
+        push_long(take_number<std::uint32_t>());
+        return true;
+      case kBinFloat:
+        push_float();
+        return true;
+      case kShortBinUnicode:
+        push_text(Kind::kString, take(take_number<std::uint8_t>()));
+        return true;
+      case kShortBinString:
+        push_text(Kind::kString, take(take_number<std::uint8_t>()));
+        return true;
+      case kBinUnicode:
+      case kBinString:
+        push_text(Kind::kString, take(take_number<std::uint32_t>()));
+        return true;
+      case kBinUnicode8:
+        push_text(Kind::kString, take(take_number<std::uint64_t>()));
+        return true;
+      case kShortBinBytes:
+        push_text(Kind::kBytes, take(take_number<std::uint8_t>()));
+        return true;
+      case kBinBytes:
+        push_text(Kind::kBytes, take(take_number<std::uint32_t>()));
+        return true;
+      case kBinBytes8:
+        push_text(Kind::kBytes, take(take_number<std::uint64_t>()));
+        return true;
+      case kByteArray8:
+        push_text(Kind::kByteArray, take(take_number<std::uint64_t>()));
+        return true;
+      default:
+        return false;
+    }
+  }
+
+  bool step_container(std::uint8_t opcode) {
+    switch (opcode) {
+      case kMark:
+        marks_.push_back(stack_.size());
+        return true;
+      case kPop:
+        // As in Python, a mark that is on top is what goes.
+        if (!marks_.empty() && stack_.size() == marks_.back()) {
+          marks_.pop_back();
+        } else {
+          static_cast<void>(pop());
+        }
+        return true;
+      case kPopMark:
+        static_cast<void>(pop_mark());
+        return true;
+      case kDuplicate:
+        push(top());
+        return true;
+      case kEmptyList:
+        push(add_container(Kind::kList));
+        return true;
+      case kEmptyTuple:
+        push(add_container(Kind::kTuple));
+        return true;
+      case kEmptyDict:
+        push(add_container(Kind::kDict));
+        return true;
+      case kEmptySet:
+        push(add_container(Kind::kSet));
+        return true;
+      case kTuple1:
+      case kTuple2:
+      case kTuple3:
+        push_tuple(opcode - kTuple1 + 1u);
+        return true;
+      case kTupleOfMark:
+        push(add_container(Kind::kTuple, pop_mark()));
+        return true;
+      case kFrozenSetOfMark:
+        push(add_container(Kind::kFrozenSet, pop_mark()));
+        return true;
+      case kAppend:
+        append({pop()}, Kind::kList);
+        return true;
+      case kAppends:
+        append(pop_mark(), Kind::kList);
+        return true;
+      case kAddItems:
+        append(pop_mark(), Kind::kSet);
+        return true;
+      case kSetItem: {
+        const NodeId value = pop();
+        set_items({pop(), value});
+        return true;
+      }
+      case kSetItems:
+        set_items(pop_mark());
+        return true;
+      default:
+        return false;
+    }
+  }
+
+  bool step_memo(std::uint8_t opcode) {
+    switch (opcode) {
+      case kBinGet:
+        push(recall(take_number<std::uint8_t>()));
+        return true;
+      case kLongBinGet:
+        push(recall(take_number<std::uint32_t>()));
+        return true;
+      case kBinPut:
+        memoize(take_number<std::uint8_t>());
+        return true;
+      case kLongBinPut:
+        memoize(take_number<std::uint32_t>());
+        return true;
+      case kMemoize:
+        memoize(memo_.size());
+        return true;
+      default:
+        return false;
+    }
+  }
+
+  bool step_call(std::uint8_t opcode) {
+    switch (opcode) {
+      case kGlobalName: {
+        const std::string_view module = take_line();
+        push_global(module, take_line());
+        return true;
+      }
+      case kStackGlobal: {
+        const NodeId name = pop();
+        const NodeId module = pop();
+        if (graph_.kind(name) != Kind::kString || graph_.kind(module) != Kind::kString) {
+          fail("a global whose name is not a string");
+        }
+        push_global(graph_.text(module), graph_.text(name));
+        return true;
+      }
+      case kReduce:
+      case kNewObject: {
+        const NodeId arguments = pop();
+        const NodeId callee = pop();
+        if (graph_.kind(callee) != Kind::kGlobal) fail("a call of what is not a global");
+        if (graph_.kind(arguments) != Kind::kTuple) fail("a call whose arguments are not a tuple");
+        push(add_container(Kind::kCall, {callee, arguments}));
+        return true;
+      }
+      case kBuild: {
+        const NodeId state = pop();
+        const NodeId target = top();
+        if (graph_.kind(target) != Kind::kCall) fail("a state for what is not an object");
+        contents_of(target).items.push_back(state);
+        return true;
+      }
+      case kBinPersistentId:
+        push(add_container(Kind::kPersistent, {pop()}));
+        return true;
+      case kStop:
+        graph_.root = pop();
+        if (!stack_.empty() || !marks_.empty()) fail("the pickle stops with more than one value on the stack");
+        stopped_ = true;
+        return true;
+      default:
+        return false;
+    }
+  }
+
+  void push_float() {
+    std::uint64_t bits = 0;
+    for (const char byte : take(sizeof bits)) bits = (bits << 8) | static_cast<unsigned char>(byte);
+    Node node;
+    node.kind = Kind::kFloat;
+    node.number = std::bit_cast<double>(bits);
+    push(add(node));
+  }
+
+  void push_long(std::uint32_t length) {
+    const std::string_view digits = take(length);
+    if (length > sizeof(std::int64_t)) return push_text(Kind::kBigInteger, digits);
+    std::uint64_t value = 0;
+    for (std::size_t i = length; i > 0; --i) value = (value << 8) | static_cast<unsigned char>(digits[i - 1]);
+    if (length > 0 && length < sizeof value && (digits[length - 1] & 0x80) != 0)
+      value |= ~std::uint64_t{0} << (8 * length);
+    push_integer(Kind::kInteger, static_cast<std::int64_t>(value));
+  }
+
+  void push_tuple(std::size_t count) {
+    std::vector<NodeId> items(count);
+    for (std::size_t i = count; i > 0; --i) items[i - 1] = pop();
+    push(add_container(Kind::kTuple, std::move(items)));
+  }
+
+  void append(const std::vector<NodeId>& values, Kind kind) {
+    const NodeId target = top();
+    const Kind found = graph_.kind(target);
+    if (found != kind && found != Kind::kCall)
+      fail("values for what is not a {}", kind == Kind::kList ? "list" : "set");
+    std::vector<NodeId>& items = found == Kind::kCall ? contents_of(target).appended : contents_of(target).items;
+    items.insert(items.end(), values.begin(), values.end());
+  }
+
+  void set_items(const std::vector<NodeId>& values) {
+    const NodeId target = top();
+    const Kind found = graph_.kind(target);
+    if (found != Kind::kDict && found != Kind::kCall) fail("entries for what is not a dict");
+    if (values.size() % 2 != 0) fail("a dict entry without a value");
+    auto& entries = contents_of(target).entries;
+    for (std::size_t i = 0; i < values.size(); i += 2) entries.emplace_back(values[i], values[i + 1]);
+  }
+
+  NodeId recall(std::uint64_t index) const {
+    if (index >= memo_.size() || memo_[index] == kNoNode) fail("memo entry {} was never set", index);
+    return memo_[index];
+  }
+
+  // Python's pickler counts upwards: an index beyond the number of bytes is an attack on memory.
+  void memoize(std::uint64_t index) {
+    if (index > text_.size()) fail("memo entry {} in a pickle of {} bytes", index, text_.size());
+    if (index >= memo_.size()) memo_.resize(index + 1, kNoNode);
+    memo_[index] = top();
+  }
+
+  void push_global(std::string_view module, std::string_view name) {
+    std::string global = fmt::format("{} {}", module, name);
+    if (!options_.allows(global)) {
+      fail("the global {} is not one that a checkpoint's data needs; it was not imported",
+           in_quotes(fmt::format("{}.{}", module, name)));
+    }
+    graph_.names.push_back(std::move(global));
+    Node node;
+    node.kind = Kind::kGlobal;
+    node.text = graph_.names.back();
+    push(add(node));
+  }
+
+  std::string_view text_;
+  const Options& options_;
+  std::size_t at_ = 0;
+  std::size_t opcode_at_ = 0;
+  bool stopped_ = false;
+  std::vector<NodeId> stack_;
+  std::vector<std::size_t> marks_;  // heights of the stack
+  std::vector<NodeId> memo_;
+  Graph graph_;
+};
+
+}  // namespace
+
+Graph parse(std::string_view text, const Options& options, bool* needs_more) {
+  Machine machine(text, options);
+  try {
+    return machine.run();
+  } catch (const EndOfText&) {
+    if (needs_more == nullptr) machine.fail_truncated();
+    *needs_more = true;
+    return {};
+  }
+}
+
+}  // namespace penstock::pickle

@@ -1,0 +1,96 @@
+// Pickle as data: a stream of opcodes becomes a graph of nodes. Nothing is imported, called or constructed.
+//
+// A global is a name; what Python would call (REDUCE, NEWOBJ, BUILD) becomes a kCall node that says what would have
+// been called with what. Only opcodes that data needs and globals that an allow-list names are taken: anything else is
+// refused with its name and the byte it stands at. Protocols 2 to 5, as torch and Python write them.
+//
+// The graph may share nodes and, in a hostile file, contain itself: whoever walks it counts its steps (see kMaxDepth).
+// Strings and bytes are views of the text that was parsed, which must outlive the graph.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace penstock::pickle {
+
+using NodeId = std::uint32_t;
+inline constexpr NodeId kNoNode = ~NodeId{0};
+
+// Nesting that walkers accept.
+inline constexpr unsigned kMaxDepth = 1000;
+
+enum class Kind : std::uint8_t {
+  kNone,
+  kBool,
+  kInteger,     // fits 64 bits
+  kBigInteger,  // does not: little-endian two's complement in `text`
+  kFloat,
+  kString,
+  kBytes,
+  kByteArray,
+  kList,
+  kTuple,
+  kDict,
+  kSet,
+  kFrozenSet,
+  kGlobal,      // `text` is "module name"
+  kCall,        // items: callee, arguments, then the state of each BUILD
+  kPersistent,  // items: the id
+};
+
+struct Node {
+  Kind kind = Kind::kNone;
+  std::uint32_t contents = 0;  // containers and calls: index into Graph::contents
+  std::int64_t integer = 0;    // also kBool
+  double number = 0;           // kFloat
+  std::string_view text;       // kString, kBytes, kByteArray, kBigInteger, kGlobal
+};
+
+struct Contents {
+  std::vector<NodeId> items;                       // of lists, tuples, sets, calls
+  std::vector<std::pair<NodeId, NodeId>> entries;  // of dicts; of calls: what SETITEMS added to the result
+  std::vector<NodeId> appended;                    // of calls: what APPENDS or ADDITEMS added to the result
+};
+
+class Graph {
+ public:
+  NodeId root = kNoNode;
+  std::uint64_t consumed = 0;  // bytes up to and with STOP
+
+  const Node& node(NodeId id) const { return nodes[id]; }
+  Kind kind(NodeId id) const { return nodes[id].kind; }
+  std::string_view text(NodeId id) const { return nodes[id].text; }
+  std::span<const NodeId> items(NodeId id) const { return contents[nodes[id].contents].items; }
+  std::span<const std::pair<NodeId, NodeId>> entries(NodeId id) const { return contents[nodes[id].contents].entries; }
+  std::span<const NodeId> appended(NodeId id) const { return contents[nodes[id].contents].appended; }
+
+  // True for a call of `global` ("module name").
+  bool calls(NodeId id, std::string_view global) const {
+    return kind(id) == Kind::kCall && kind(items(id)[0]) == Kind::kGlobal && text(items(id)[0]) == global;
+  }
+
+  std::vector<Node> nodes;
+  std::vector<Contents> contents;
+  std::deque<std::string> names;  // of globals
+};
+
+struct Options {
+  std::string_view path;     // for messages
+  std::string_view what;     // "data.pkl"; messages say "PATH: data.pkl: byte 17: ..."
+  std::uint64_t offset = 0;  // of the text in what the messages count in
+  // Whether "module name" may appear.
+  std::function<bool(std::string_view global)> allows;
+};
+
+// Throws Error(kFormat). With `needs_more`, text that ends before STOP sets it and returns an empty graph instead: the
+// caller has only read a part of the file yet.
+Graph parse(std::string_view text, const Options& options, bool* needs_more = nullptr);
+
+}  // namespace penstock::pickle

@@ -1,0 +1,65 @@
+// The legacy format of torch.save: five pickles, then per storage a count and the bytes.
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+
+#include "base/bytes.h"
+#include "base/error.h"
+#include "format/torch_encode.h"
+#include "format/torch_pickle.h"
+
+namespace penstock::torch {
+namespace {
+
+// What never changes: the magic number, the version, and the sizes of C's types on the machine that wrote it.
+constexpr std::string_view kStart{
+    "\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19."
+    "\x80\x02M\xe9\x03."
+    "\x80\x02}q\x00(X\x10\x00\x00\x00protocol_versionq\x01M\xe9\x03X\x0d\x00\x00\x00little_"
+    "endianq\x02\x88X\x0a\x00\x00\x00"
+    "type_sizesq\x03}q\x04("
+    "X\x05\x00\x00\x00shortq\x05K\x02X\x03\x00\x00\x00intq\x06K\x04X\x04\x00\x00\x00longq\x07K\x04uu.",
+    137};
+
+std::vector<std::byte> to_bytes(std::string_view text) {
+  const auto bytes = std::as_bytes(std::span(text));
+  return {bytes.begin(), bytes.end()};
+}
+
+}  // namespace
+
+FilePlan encode_legacy(std::span<const TensorSpec> specs, const EncodeOptions& options) {
+  std::vector<std::string> keys = options.keys;
+  if (!options.pickle) {
+    for (std::size_t i = 0; i < specs.size(); ++i) keys.push_back(std::to_string(i));
+  }
+  if (keys.size() != specs.size()) throw_argument("{} keys for {} storages", keys.size(), specs.size());
+  // The storages follow in the order of their keys as text.
+  FilePlan plan;
+  plan.order.resize(specs.size());
+  std::iota(plan.order.begin(), plan.order.end(), 0U);
+  std::sort(plan.order.begin(), plan.order.end(), [&](std::uint32_t a, std::uint32_t b) { return keys[a] < keys[b]; });
+  std::vector<std::string> sorted(keys.size());
+  std::transform(plan.order.begin(), plan.order.end(), sorted.begin(), [&](std::uint32_t i) { return keys[i]; });
+
+  std::string text(kStart);
+  text += options.pickle ? *options.pickle : pickle_state_dict(specs, Flavour::kLegacy);
+  text += pickle_strings(sorted);
+  plan.prefix = to_bytes(text);
+  plan.offsets.resize(specs.size());
+  std::uint64_t cursor = plan.prefix.size();
+  for (const std::uint32_t i : plan.order) {
+    const std::uint64_t count = specs[i].nbytes / (dtype_bits(specs[i].dtype) / 8);
+    Literal literal{cursor, std::vector<std::byte>(sizeof count)};
+    std::memcpy(literal.bytes.data(), &count, sizeof count);
+    plan.literals.push_back(std::move(literal));
+    plan.offsets[i] = cursor + sizeof count;
+    const auto next = checked_add(plan.offsets[i], specs[i].nbytes);
+    if (!next) throw_argument("the file would be larger than 2^64 bytes");
+    cursor = *next;
+  }
+  plan.file_size = cursor;
+  return plan;
+}
+
+}  // namespace penstock::torch

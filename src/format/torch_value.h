@@ -1,0 +1,15 @@
+// What the nodes of a checkpoint's pickle stand for: calls that make data become the data.
+#pragma once
+
+#include <string_view>
+
+#include "format/torch_tree.h"
+#include "penstock/torch.h"
+
+namespace penstock::torch {
+
+// The value that a node stands for; its items and entries are numbers of nodes. Throws Error(kUnsupported) that names
+// the call when it makes something else than data.
+TorchValue resolve(const Tree& tree, pickle::NodeId id, std::string_view path);
+
+}  // namespace penstock::torch

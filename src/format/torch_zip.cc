@@ -1,0 +1,126 @@
+// Reading the zip format: which record is what.
+#include <algorithm>
+#include <unordered_map>
+
+#include "base/bytes.h"
+#include "base/error.h"
+#include "format/torch_file.h"
+#include "format/zip.h"
+
+namespace penstock::torch {
+namespace {
+
+constexpr std::string_view kPickleName = "data.pkl";
+constexpr std::uint64_t kMaxPickle = 1 * kGiB;
+
+// Every record of a checkpoint lies in one folder, whose name is free.
+std::string find_folder(const std::vector<zip::Record>& records, std::string_view path) {
+  std::string folder;
+  bool found = false;
+  for (const zip::Record& record : records) {
+    const std::size_t slash = record.name.find('/');
+    if (slash == std::string::npos || record.name.substr(slash + 1) != kPickleName) continue;
+    if (found) throw_format(path, "the archive has two records called {}", kPickleName);
+    folder = record.name.substr(0, slash + 1);
+    found = true;
+  }
+  if (found) return folder;
+  const bool script = std::any_of(records.begin(), records.end(),
+                                  [](const zip::Record& record) { return record.name.ends_with("/constants.pkl"); });
+  throw_format(path, "a zip archive, but not a torch checkpoint: it has no {}{}", kPickleName,
+               script ? " (a TorchScript archive is a program, not data)" : "");
+}
+
+class ZipReader {
+ public:
+  explicit ZipReader(const ByteSource& source) : source_(source), path_(source.path()), records_(zip::parse(source)) {
+    folder_ = find_folder(records_, path_);
+    for (const zip::Record& record : records_) {
+      if (record.name.starts_with(folder_)) {
+        by_name_.emplace(std::string_view(record.name).substr(folder_.size()), &record);
+      }
+    }
+  }
+
+  Checkpoint read() {
+    check_byte_order();
+    Checkpoint checkpoint;
+    checkpoint.format = kZipFormat;
+    const zip::Record& record = *by_name_.at(kPickleName);
+    if (record.nbytes > kMaxPickle)
+      throw_format(path_, "{} takes {} bytes, more than the limit of {}", kPickleName, record.nbytes, kMaxPickle);
+    checkpoint.text = std::make_unique<const std::string>(read_text(record));
+    const pickle::Options options{path_, kPickleName, 0, allows_global};
+    checkpoint.tree = std::make_unique<const Tree>(pickle::parse(*checkpoint.text, options), path_);
+    for (const Storage& storage : checkpoint.tree->storages()) checkpoint.storage_offsets.push_back(place(storage));
+    for (const zip::Record& each : records_) {
+      checkpoint.records.push_back({each.name, each.offset, each.nbytes, each.crc32});
+    }
+    return checkpoint;
+  }
+
+ private:
+  std::string read_text(const zip::Record& record) const {
+    std::string text(static_cast<std::size_t>(record.nbytes), '\0');
+    source_.read(record.offset, std::as_writable_bytes(std::span(text)));
+    return text;
+  }
+
+  void check_byte_order() const {
+    const auto record = by_name_.find("byteorder");
+    if (record == by_name_.end()) return;  // before torch 2.1
+    constexpr std::uint64_t kLongest = 16;
+    const std::string order = record->second->nbytes > kLongest ? "?" : read_text(*record->second);
+    if (order == "little") return;
+    throw_format(path_, "its byte order is {}, and only \"little\" can be read", in_quotes(order));
+  }
+
+  std::uint64_t place(const Storage& storage) const {
+    const auto record = by_name_.find("data/" + storage.key);
+    if (record == by_name_.end()) throw_format(path_, "storage {} has no record", in_quotes(storage.key));
+    if (record->second->nbytes != storage.nbytes()) {
+      throw_format(path_, "record {} has {} bytes, but its storage takes {}", in_quotes(record->second->name),
+                   record->second->nbytes, storage.nbytes());
+    }
+    return record->second->offset;
+  }
+
+  const ByteSource& source_;
+  std::string_view path_;
+  std::vector<zip::Record> records_;
+  std::string folder_;
+  // Views of the records' names.
+  struct Hash {
+    using is_transparent = void;
+    std::size_t operator()(std::string_view text) const noexcept { return std::hash<std::string_view>{}(text); }
+  };
+  std::unordered_map<std::string_view, const zip::Record*, Hash, std::equal_to<>> by_name_;
+};
+
+}  // namespace
+
+bool looks_like_zip(const ByteSource& source) {
+  return zip::looks_like(source);
+}
+
+Checkpoint read_zip(const ByteSource& source) {
+  return ZipReader(source).read();
+}
+
+Layout parse_zip(const ByteSource& source) {
+  const Checkpoint checkpoint = read_zip(source);
+  return make_layout(*checkpoint.tree, checkpoint.storage_offsets, std::string(checkpoint.format), source.path());
+}
+
+Checkpoint read_checkpoint(const ByteSource& source) {
+  if (looks_like_zip(source)) return read_zip(source);
+  if (looks_like_legacy(source)) return read_legacy(source);
+  throw_format(source.path(), "not a torch checkpoint");
+}
+
+Layout parse_storages(const ByteSource& source) {
+  const Checkpoint checkpoint = read_checkpoint(source);
+  return make_storage_layout(*checkpoint.tree, checkpoint.storage_offsets, std::string(checkpoint.format));
+}
+
+}  // namespace penstock::torch
