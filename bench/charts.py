@@ -7,7 +7,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cases import ASSIGN_COLD, ASSIGN_WARM, COLD_LOAD, PACK, SAVE, WARM_LOAD, Race
+from cases import (
+    ASSIGN_COLD,
+    ASSIGN_WARM,
+    BLOCKED,
+    COLD_LOAD,
+    PACK,
+    SAVE,
+    TORCH_COLD,
+    TORCH_MANY,
+    TORCH_SAVE,
+    TORCH_WARM,
+    TRAINING,
+    WARM_LOAD,
+    Race,
+)
 from summary import Summary, best_first
 
 
@@ -25,6 +39,8 @@ DARK = Theme("dark", "#0d1117", "#e6edf3", "#30363d", {"ours": "#4493f8", "peer"
 LEGEND = {"ours": "penstock", "peer": "others", "ceiling": "fio (the drive)"}
 PANELS = (COLD_LOAD, WARM_LOAD, SAVE)
 FLASHPACK_PANELS = (ASSIGN_COLD, ASSIGN_WARM, PACK)
+TORCH_PANELS = (TORCH_SAVE, TORCH_COLD, TORCH_WARM, TORCH_MANY)
+BACKGROUND_PANELS = (BLOCKED, TRAINING)
 
 
 def draw(
@@ -69,7 +85,8 @@ def _figure(summaries: list[Summary], title: str, theme: Theme, races: tuple[Rac
     for axis, (race, chosen) in zip(axes[:, 0], panels, strict=True):
         _panel(axis, race, chosen, theme)
     roles = [role for role in LEGEND if any(summary.case.role == role for summary in summaries)]
-    handles = [Patch(color=theme.colours[role], label=LEGEND[role]) for role in roles]
+    labels = LEGEND if races != BACKGROUND_PANELS else {**LEGEND, "ceiling": "the least it takes"}
+    handles = [Patch(color=theme.colours[role], label=labels[role]) for role in roles]
     figure.suptitle(title, color=theme.text, fontsize=11, fontweight="bold")
     figure.legend(
         handles=handles, loc="outside lower center", ncols=3, frameon=False, labelcolor=theme.text, fontsize=9

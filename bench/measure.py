@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from cases import Race, Task, find_case
+from cases import Race, Task, Unfinished, find_case
 
 
 class Probe:
@@ -53,8 +53,10 @@ def measure(action: Any, race: Race, verify: bool) -> dict[str, Any]:
 
     page_sample = None
     times = []
+    tensors: Any = None
     with Probe() as probe:
         for _ in range(race.repeats):
+            tensors = None  # what the last repeat gave is let go of outside of the clock
             begin = time.perf_counter()
             tensors = action()
             if race.touches:
@@ -65,8 +67,10 @@ def measure(action: Any, race: Race, verify: bool) -> dict[str, Any]:
         result.update(seconds=median(times), first_seconds=times[0])
     if race.touches:
         result["page_sample"] = page_sample
-        if verify:
-            result["checksum"] = checksum(tensors)
+    if isinstance(tensors, Unfinished):
+        tensors.finish()
+    elif verify and not race.saves and tensors is not None:
+        result["checksum"] = checksum(tensors)
     return result
 
 

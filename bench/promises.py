@@ -29,6 +29,10 @@ def speed(ours: Summary, other: Summary) -> float:
     return ours.speed_over(other)
 
 
+def speed_over_best(ours: Summary, *others: Summary) -> float:
+    return min(ours.speed_over(other) for other in others)
+
+
 def cpu(ours: Summary, other: Summary) -> float:
     return (ours.cpu_seconds or 0) / (other.cpu_seconds or 1)
 
@@ -67,7 +71,28 @@ PACKED, ASSIGNED, MAPPED = (
     "assign: penstock assign_from_file",
     "assign-warm: penstock assign_from_file",
 )
+TORCH_SAVED, LEGACY_SAVED = "torch-save: penstock.save", "torch-save: penstock.save legacy"
+TORCH_LOADED, LEGACY_LOADED = "torch-cold: penstock.load", "torch-cold: penstock.load legacy"
+TORCH_FIO = "torch-save: fio direct write"
+FASTPERSIST = (
+    "torch-save: FastPersist legacy",
+    "torch-save: FastPersist legacy, one list",
+    "torch-save: FastPersist legacy, one list, 256 MB",
+)
+MEMCPY, STILL = "async: memcpy, one core", "train: no checkpoint"
 TINY_SAVED, TINY_LOADED = "tiny-save: penstock pack_to_file", "tiny-load: penstock assign_from_file"
+
+
+
+def torch_save_promises(what: str, saved: str) -> tuple[Promise, ...]:
+    return (
+        Promise(f"{what} save: speed over torch.save + fsync", (saved, "torch-save: torch.save + fsync"), speed, 4.0),
+        Promise(f"{what} save: speed over FastPersist's best legacy", (saved, *FASTPERSIST), speed_over_best, 1.4),
+        Promise(f"{what} save: speed over fio", (saved, TORCH_FIO), speed, 1.1),
+        Promise(f"{what} save: processor seconds per GiB", (saved,), cpu_per_gib, 0.3, at_least=False),
+        Promise(f"{what} save: memory beyond the payload, MiB", (saved,), memory_while_saving, 64, at_least=False),
+    )
+
 
 PROMISES = (
     Promise("cold load: speed over fio", (COLD, FIO_READ), speed, 1.1),
@@ -108,6 +133,40 @@ PROMISES = (
         at_least=False,
     ),
     Promise("load of three tensors, ms", (TINY_LOADED,), milliseconds, 1.0, at_least=False),
+    *torch_save_promises("torch zip", TORCH_SAVED),
+    *torch_save_promises("torch legacy", LEGACY_SAVED),
+    Promise("cold torch load: speed over torch.load", (TORCH_LOADED, "torch-cold: torch.load"), speed, 2.0),
+    Promise("cold torch load: speed over fio", (TORCH_LOADED, "torch-cold: fio direct read"), speed, 1.1),
+    Promise(
+        "cold torch legacy load: speed over torch.load", (LEGACY_LOADED, "torch-cold: torch.load legacy"), speed, 2.0
+    ),
+    Promise("cold torch legacy load: speed over fio", (LEGACY_LOADED, "torch-cold: fio direct read"), speed, 1.1),
+    Promise(
+        "warm torch load: speed over torch.load's mmap",
+        ("torch-warm: penstock.load", "torch-warm: torch.load, mmap"),
+        speed,
+        1.0,
+    ),
+    Promise(
+        "20,000 tiny tensors: speed over torch.load", ("torch-many: penstock.load", "torch-many: torch.load"), speed, 4.0
+    ),
+    Promise(
+        "save_async: caller blocked, over one memcpy",
+        ("async: penstock.save_async", MEMCPY),
+        time_over,
+        1.1,
+        at_least=False,
+    ),
+    Promise(
+        "training that saves every time: time over none",
+        ("train: penstock.save_async", STILL),
+        time_over,
+        1.1,
+        at_least=False,
+    ),
+    Promise(
+        "the same, with a snapshot", ("train: penstock.save_async, snapshot", STILL), time_over, 1.1, at_least=False
+    ),
 )
 
 

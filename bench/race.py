@@ -19,7 +19,8 @@ from cases import RACES, Case, all_cases
 from runner import Input, MeasurementError, Series, Setting, find_peer_python, run_rounds
 from summary import summarise
 
-ROOT = Path(__file__).resolve().parent.parent
+BENCH = Path(__file__).resolve().parent
+ROOT = BENCH.parent
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -57,6 +58,22 @@ def add_setting_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def without_those_that_cannot_run(cases: list[Case], arguments: argparse.Namespace) -> list[Case]:
+    """Tries what the cases need, once per Python, and says aloud what is left out."""
+    problems: dict[tuple[str, str], str] = {}
+    for case in filter(lambda case: case.needs, cases):
+        python = arguments.python if case.role == "ours" else arguments.peer_python
+        key = (case.needs, python)
+        if key not in problems:
+            command = [python, "-c", case.needs]
+            tried = subprocess.run(command, cwd=BENCH, capture_output=True, text=True)
+            problems[key] = tried.stderr.strip().splitlines()[-1] if tried.returncode else ""
+        if problems[key]:
+            print(f"[bench] left out: {case.key} ({problems[key]})")
+            cases = [one for one in cases if one is not case]
+    return cases
+
+
 def choose_cases(arguments: argparse.Namespace) -> list[Case]:
     races = arguments.races.split(",") if arguments.races else [race.key for race in RACES]
     chosen = [
@@ -92,11 +109,13 @@ def prepare(arguments: argparse.Namespace) -> Setting:
     directory.mkdir(parents=True, exist_ok=True)
     file = directory / f"model-{gib:g}GiB.safetensors"
     many = directory / "many.safetensors"
+    many_torch = directory / "many-torch.safetensors"
     if shutil.disk_usage(directory).free < 3.5 * gib * model.GIB:
         raise SystemExit(f"[bench] {directory} has too little room for the model in two formats and a saved copy")
     expected = model.ensure(file, model.transformer(model.layers_for(gib)))
-    model.ensure(many, model.many_small())
     setting = Setting(directory, file, many, expected, arguments.python, arguments.peer_python, arguments.idle)
+    setting.extra["many"] = Input(many, model.ensure(many, model.many_small()))
+    setting.extra["many-torch"] = Input(many_torch, model.ensure(many_torch, model.many_small(20_000)))
     tiny = directory / "tiny.safetensors"
     setting.extra["tiny"] = Input(tiny, model.ensure(tiny, model.tiny()))
     return setting
@@ -124,6 +143,7 @@ def main() -> int:
         print("\n".join(f"{case.key:45} {case.role}" for case in cases))
         return 0
     rounds = arguments.rounds or (3 if arguments.quick else 5)
+    cases = without_those_that_cannot_run(cases, arguments)
     setting = prepare(arguments)
     about: dict[str, Any] = {
         **machine.describe(setting.directory),
@@ -132,7 +152,7 @@ def main() -> int:
         "seed": arguments.seed,
         "idle_seconds": setting.idle_seconds,
         "penstock": versions(setting.python, ["penstock", "torch", "numpy"]),
-        "peers": versions(setting.peer_python, ["safetensors", "fastsafetensors", "flashpack", "torch", "numpy"]),
+        "peers": versions(setting.peer_python, ["safetensors", "fastsafetensors", "flashpack", "deepspeed", "torch", "numpy"]),
     }
     for key, value in about.items():
         print(f"[bench] {key.replace('_', ' ')}: {value}")
@@ -159,7 +179,12 @@ def draw(summaries: list[Any], about: dict[str, Any], directory: Path) -> None:
 
     title = f"{about['model']}, {about['cores']} cores, {about['filesystem'].split()[0]}"
     forms = ((charts.LIGHT, charts.DARK), (".png", ".svg"))
-    for name, panels in (("race", charts.PANELS), ("race-flashpack", charts.FLASHPACK_PANELS)):
+    for name, panels in (
+        ("race", charts.PANELS),
+        ("race-flashpack", charts.FLASHPACK_PANELS),
+        ("race-torch", charts.TORCH_PANELS),
+        ("race-background", charts.BACKGROUND_PANELS),
+    ):
         if any(summary.case.race in panels for summary in summaries):
             for path in charts.draw(summaries, title, directory / name, *forms, panels):
                 print(f"[bench] chart: {path}")

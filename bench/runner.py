@@ -16,6 +16,7 @@ from typing import Any
 import flashpack_file
 import machine
 import model
+import torch_file
 from cases import Case, Race, Task
 
 MEASURE = Path(__file__).resolve().parent / "measure.py"
@@ -139,8 +140,7 @@ def measure(case: Case, setting: Setting, verify: bool) -> dict[str, Any]:
         counters.append(machine.device_bytes(setting.directory))
         result["cache_growth_bytes"] = machine.resident_bytes(output if case.race.saves else file) - cached[0]
         if verify and case.race.saves and case.saves_checked:
-            read_back = flashpack_file if case.output_suffix == ".flashpack" else model
-            result["checksum"] = read_back.checksum_file(output)
+            result["checksum"] = checksum_of_saved(output, setting)
     finally:
         output.unlink(missing_ok=True)
     if counters[0] and counters[1]:
@@ -149,6 +149,13 @@ def measure(case: Case, setting: Setting, verify: bool) -> dict[str, Any]:
     result.setdefault("bytes", expected.nbytes)
     check(case, result, expected)
     return result
+
+
+def checksum_of_saved(output: Path, setting: Setting) -> int:
+    """Of the tensors in a file, read by others than those who are raced; files of torch by torch itself."""
+    if output.suffix == ".pt":
+        return torch_file.checksum_file(output, setting.peer_python)
+    return (flashpack_file if output.suffix == ".flashpack" else model).checksum_file(output)
 
 
 def check(case: Case, result: dict[str, Any], wanted: model.Expected) -> None:

@@ -56,6 +56,20 @@ def sync_file(path: str) -> None:
         os.close(descriptor)
 
 
+def same_tree(one: Any, other: Any) -> bool:
+    """Whether two checkpoints are equal: dicts, lists and tuples of tensors, bit by bit, and of plain values."""
+    import torch
+
+    if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
+        same_kind = one.dtype == other.dtype and one.shape == other.shape
+        return same_kind and bool((as_bytes(one.detach()) == as_bytes(other.detach())).all())
+    if isinstance(one, dict) and isinstance(other, dict):
+        return list(one) == list(other) and all(same_tree(one[key], other[key]) for key in one)
+    if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)):
+        return len(one) == len(other) and all(map(same_tree, one, other))
+    return bool(one == other)
+
+
 def shapes_of(path: str) -> dict[str, tuple[list[int], str]]:
     """Names, shapes and element types of a raced file, whichever of its formats it has."""
     beside = Path(path).with_suffix(".safetensors")  # every other format was made from it

@@ -19,6 +19,10 @@ FAMILIES = (
     "flashpack_cases",
     "comparison_cases",
     "tiny_cases",
+    "checkpoint_cases",
+    "fastpersist_cases",
+    "background_cases",
+    "training_cases",
     "penstock_cases",
     "native_cases",
 )
@@ -31,7 +35,7 @@ class Race:
     name: str
     key: str  # for the command line
     warm: bool  # is the input in the page cache when the clock starts?
-    input: str = "model"  # which file: the model, "many", "tiny" or "gpt2"; see model.py
+    input: str = "model"  # which file: the model, "many", "many-torch", "tiny" or "gpt2"; see model.py
     saves: bool = False
     unit: str = "GiB/s"  # or "ms", where bytes mean little
     repeats: int = 1  # within a measurement, whose time is then their median: for what takes a millisecond
@@ -39,7 +43,7 @@ class Race:
     @property
     def touches(self) -> bool:
         """Whether every page of what was loaded is read before the clock stops."""
-        return not self.saves and self.input != "many"
+        return not self.saves and self.input not in ("many", "many-torch")
 
 
 COLD_LOAD = Race("cold load", "cold", warm=False)
@@ -57,9 +61,20 @@ TINY_SAVE = Race(
 )
 TINY_LOAD = Race("load of three small tensors", "tiny-load", warm=True, input="tiny", unit="ms", repeats=21)
 
+# Files of torch.save.
+TORCH_SAVE = Race("durable save of a new torch file", "torch-save", warm=False, saves=True)
+TORCH_COLD = Race("cold load of a torch file", "torch-cold", warm=False)
+TORCH_WARM = Race("warm load of a torch file", "torch-warm", warm=True)
+TORCH_MANY = Race(
+    "load 20,000 tiny tensors of a torch file", "torch-many", warm=True, input="many-torch", unit="ms", repeats=5
+)
+BLOCKED = Race("how long a background save blocks its caller", "async", warm=False, saves=True, unit="ms")
+TRAINING = Race("an iteration of a training loop", "train", warm=False, saves=True, unit="ms", repeats=5)
+
 RACES = (
     *(COLD_LOAD, WARM_LOAD, SAVE, OPEN_MANY, LOAD_MANY, IMPORT),
     *(PACK, ASSIGN_COLD, ASSIGN_WARM, TINY_SAVE, TINY_LOAD),
+    *(TORCH_SAVE, TORCH_COLD, TORCH_WARM, TORCH_MANY, BLOCKED, TRAINING),
 )
 
 # The two comparisons that FlashPack publishes; flashpack_compare.py runs them.
@@ -81,6 +96,13 @@ class Task:
     make_input_from: str = ""  # not a measurement: make `file` from this one
 
 
+@dataclass(frozen=True)
+class Unfinished:
+    """What a timed function returns when it leaves something to be done, or checked, after the clock has stopped."""
+
+    finish: Callable[[], Any]
+
+
 # Does what must not be timed (imports, filling memory) and returns what is: a function that gives the tensors it loaded.
 Start = Callable[[Task], Callable[[], Any]]
 
@@ -99,6 +121,7 @@ class Case:
     make_input: Callable[[str, str], None] | None = None
     output_suffix: str = ".safetensors"
     saves_checked: bool = True  # is what a save wrote in a format that is read back here?
+    needs: str = ""  # a module without which the case is left out: what can't be installed everywhere
     in_default_race: bool = True
 
     @property

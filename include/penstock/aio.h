@@ -22,7 +22,7 @@
 namespace penstock {
 
 struct AioOptions {
-  std::size_t block_size = 1024 * 1024;
+  std::size_t block_size = std::size_t{1} << 20;
   unsigned queue_depth = 128;         // per thread
   bool single_submit = false;         // kept for callers that ask: requests are always submitted one by one
   bool overlap_events = false;        // kept for callers that ask: completions are always reaped as they come

@@ -9,6 +9,7 @@
 #include "penstock/measure.h"
 #include "penstock/memory.h"
 #include "penstock/options.h"
+#include "penstock/parallel.h"
 #include "penstock/reader.h"
 #include "penstock/stream_file.h"
 #include "penstock/tensor.h"

@@ -55,7 +55,7 @@ class StreamFile {
   class State;  // the library's own
 
   // Throws Error when the file can't be made there.
-  explicit StreamFile(const std::filesystem::path& path, StreamOptions options = {});
+  explicit StreamFile(const std::filesystem::path& path, const StreamOptions& options = {});
   explicit StreamFile(std::unique_ptr<State> state);
   StreamFile(StreamFile&&) noexcept;
   StreamFile& operator=(StreamFile&&) noexcept;

@@ -25,9 +25,9 @@ nb::object bytes_object(const TorchValue& value) {
 
 class Builder {
  public:
-  // `tensors` and `storages`: what stands for each. `make`: functions by the name of what they make.
-  Builder(const TorchCheckpoint& checkpoint, nb::list tensors, nb::list storages, nb::dict make)
-      : checkpoint_(checkpoint), tensors_(std::move(tensors)), storages_(std::move(storages)), make_(std::move(make)) {}
+  // `tensors`: what stands for each. `make`: functions by the name of what they make.
+  Builder(const TorchCheckpoint& checkpoint, nb::list tensors, nb::dict make)
+      : checkpoint_(checkpoint), tensors_(std::move(tensors)), make_(std::move(make)) {}
 
   nb::object build(std::uint32_t number) {
     if (const auto known = made_.find(number); known != made_.end()) return known->second;
@@ -82,7 +82,7 @@ class Builder {
       case TorchKind::kTensor:
         return tensors_[static_cast<std::size_t>(value.integer)];
       case TorchKind::kStorage:
-        return storages_[static_cast<std::size_t>(value.integer)];
+        return call("storage", nb::int_(value.integer));
       case TorchKind::kNumpyScalar:
         return call("numpy_scalar", build(value.items[0]), bytes_object(value));
     }
@@ -122,7 +122,6 @@ class Builder {
 
   const TorchCheckpoint& checkpoint_;
   nb::list tensors_;
-  nb::list storages_;
   nb::dict make_;
   std::unordered_map<std::uint32_t, nb::object> made_;
   unsigned depth_ = 0;
@@ -136,18 +135,31 @@ nb::list storages(const TorchCheckpoint& checkpoint) {
   return list;
 }
 
+// Row-major from the first byte of its storage to the last.
+bool covers_storage(const TorchTensor& tensor, const TorchStorage& storage) {
+  std::int64_t expected = 1;
+  for (std::size_t i = tensor.shape.size(); i > 0; --i) {
+    if (tensor.shape[i - 1] != 1 && tensor.strides[i - 1] != expected) return false;
+    expected *= tensor.shape[i - 1];
+  }
+  return tensor.offset == 0 && tensor.dtype == storage.dtype && static_cast<std::uint64_t>(expected) == storage.count;
+}
+
+// The last field says that the tensor is all there is of its storage, and no other tensor has it.
 nb::list tensors(const TorchCheckpoint& checkpoint) {
+  std::vector<std::uint32_t> users(checkpoint.storages().size());
+  for (const TorchTensor& tensor : checkpoint.tensors()) ++users[tensor.storage];
   nb::list list;
   for (const TorchTensor& tensor : checkpoint.tensors()) {
+    const bool alone = users[tensor.storage] == 1 && covers_storage(tensor, checkpoint.storages()[tensor.storage]);
     list.append(nb::make_tuple(tensor.storage, dtype_object(tensor.dtype), tensor.offset, shape_tuple(tensor.shape),
-                               shape_tuple(tensor.strides), tensor.requires_grad, tensor.is_parameter));
+                               shape_tuple(tensor.strides), tensor.requires_grad, tensor.is_parameter, alone));
   }
   return list;
 }
 
-nb::object build(const TorchCheckpoint& checkpoint, nb::list made_tensors, nb::list made_storages, nb::dict make) {
-  return Builder(checkpoint, std::move(made_tensors), std::move(made_storages), std::move(make))
-      .build(checkpoint.root());
+nb::object build(const TorchCheckpoint& checkpoint, nb::list made_tensors, nb::dict make) {
+  return Builder(checkpoint, std::move(made_tensors), std::move(make)).build(checkpoint.root());
 }
 
 }  // namespace
@@ -163,11 +175,12 @@ void bind_torch(nb::module_& module) {
           nb::arg("path"), nb::sig("def __init__(self, path: str | os.PathLike[str]) -> None"))
       .def("storages", &storages, nb::sig("def storages(self) -> list[tuple[str, str, str, int]]"))
       .def("tensors", &tensors,
-           nb::sig("def tensors(self) -> list[tuple[int, str, int, tuple[int, ...], tuple[int, ...], bool, bool]]"))
+           nb::sig("def tensors(self) -> list[tuple[int, str, int, tuple[int, ...], tuple[int, ...], bool, bool, "
+                   "bool]]"))
       .def("open_storages", &TorchCheckpoint::open_storages)
-      .def("build", &build, nb::arg("tensors"), nb::arg("storages"), nb::arg("make"),
-           nb::sig("def build(self, tensors: list[typing.Any], storages: list[typing.Any], make: dict[str, "
-                   "collections.abc.Callable[..., typing.Any]]) -> typing.Any"));
+      .def("build", &build, nb::arg("tensors"), nb::arg("make"),
+           nb::sig("def build(self, tensors: list[typing.Any], make: dict[str, collections.abc.Callable[..., "
+                   "typing.Any]]) -> typing.Any"));
 }
 
 }  // namespace penstock::python

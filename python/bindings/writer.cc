@@ -96,6 +96,31 @@ std::tuple<std::uint64_t, std::uint64_t, double> progress(const JobHandle& handl
   return {now.bytes_done, now.bytes_total, now.seconds};
 }
 
+// A share of a save, and the callable that its progress goes to.
+struct ParallelHandle {
+  explicit ParallelHandle(WriterHandle& handle)
+      : callbacks(handle.callbacks), save(ParallelSave(std::move(handle.use()))) {}
+
+  std::shared_ptr<Callbacks> callbacks;
+  ParallelSave save;
+};
+
+using Checksums = std::vector<std::tuple<std::uint32_t, std::uint32_t, std::uint64_t, std::uint64_t>>;
+
+Checksums write_share(ParallelHandle& handle, unsigned rank, unsigned count) {
+  Checksums rows;
+  for (const ShareChecksum& share : handle.callbacks->run([&] { return handle.save.write(rank, count); })) {
+    rows.emplace_back(share.tensor, share.checksum, share.offset, share.nbytes);
+  }
+  return rows;
+}
+
+nb::dict commit_shares(ParallelHandle& handle, const Checksums& rows) {
+  std::vector<ShareChecksum> checksums;
+  for (const auto& [tensor, checksum, offset, nbytes] : rows) checksums.push_back({tensor, checksum, offset, nbytes});
+  return stats_dict(handle.callbacks->run([&] { return handle.save.commit(checksums); }));
+}
+
 }  // namespace
 
 void bind_writer(nb::module_& module) {
@@ -116,6 +141,20 @@ void bind_writer(nb::module_& module) {
       .def("cancel", [](JobHandle& handle) { handle.get().cancel(); })
       .def_prop_ro("done", [](const JobHandle& handle) { return handle.get().done(); })
       .def_prop_ro("progress", &progress);
+
+  nb::class_<ParallelHandle>(module, "ParallelSave", "One process's part of a save of one file by several.")
+      .def(nb::init<WriterHandle&>(), nb::arg("writer"))
+      .def_prop_ro("fingerprint", [](const ParallelHandle& handle) { return handle.save.fingerprint(); })
+      .def(
+          "create", [](ParallelHandle& handle) { return handle.save.create(); }, nb::call_guard<GilRelease>())
+      .def(
+          "join", [](ParallelHandle& handle, const std::string& temporary) { handle.save.join(temporary); },
+          nb::arg("temporary"), nb::call_guard<GilRelease>())
+      .def("write", &write_share, nb::arg("rank"), nb::arg("count"),
+           nb::sig("def write(self, rank: int, count: int) -> list[tuple[int, int, int, int]]"))
+      .def("commit", &commit_shares, nb::arg("checksums"),
+           nb::sig("def commit(self, checksums: collections.abc.Sequence[tuple[int, int, int, int]]) -> dict[str, "
+                   "typing.Any]"));
 
   module.def("save_async", &start, nb::arg("writer"), nb::arg("snapshot"), nb::arg("pool").none());
 }

@@ -25,6 +25,7 @@ from ._save import save, save_async
 from ._select import TensorInfo
 from .errors import (
     ArgumentError,
+    BusyError,
     CancelledError,
     ChangedError,
     DirectoryError,
@@ -44,6 +45,7 @@ __version__ = _version()
 
 __all__ = [
     "ArgumentError",
+    "BusyError",
     "CancelledError",
     "ChangedError",
     "DirectoryError",
@@ -87,4 +89,6 @@ _SUBMODULES = frozenset({"fastpersist", "flashpack", "measure", "safetensors"})
 def __getattr__(name: str) -> Any:
     if name in _SUBMODULES:
         return import_module(f"{__name__}.{name}")
+    if name == "save_parallel":  # needs torch
+        return import_module(f"{__name__}._parallel").save_parallel
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

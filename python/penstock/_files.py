@@ -16,7 +16,7 @@ from ._select import TensorInfo, resolve
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from ._options import FlashPackArguments, IoTuning, Path, Paths
+    from ._options import FormatArguments, IoTuning, Path, Paths
     from ._progress import Progress
     from ._select import Select
 
@@ -37,7 +37,7 @@ def convert(
     method: str = "auto",
     progress: Progress = None,
     stats: dict[str, Any] | None = None,
-    **tuning: Unpack[FlashPackArguments],
+    **tuning: Unpack[FormatArguments],
 ) -> Stats:
     """Copies a checkpoint to another format, element type or set of shards, in a stream, in bounded memory.
 

@@ -14,7 +14,7 @@ from ._options import Stats
 from .errors import CancelledError, Error
 
 if TYPE_CHECKING:
-    from . import _core
+    from ._queue import Job
 
 
 class SaveJob:
@@ -24,7 +24,7 @@ class SaveJob:
     with `wait` is shown as a warning then.
     """
 
-    def __init__(self, job: _core.SaveJob, path: str, owners: list[Any], nbytes: int) -> None:
+    def __init__(self, job: Job, path: str, owners: list[Any], nbytes: int) -> None:
         self._job = job
         self._path = path
         self._nbytes = nbytes
@@ -97,7 +97,7 @@ class SaveJob:
             self.wait()
         except Exception as error:
             if not asked:
-                _warn(f"a background save failed: {error}")
+                warn_of(error)
 
     def _finish_or_give_up(self) -> KeyboardInterrupt | None:
         """At exit: waits, or stops the save when that is interrupted."""
@@ -115,7 +115,7 @@ class SaveJob:
         except CancelledError:
             _warn(f"{self._path}: the save was interrupted and not written")
         except Exception as error:
-            _warn(f"a background save failed: {error}")
+            warn_of(error)
 
     def __repr__(self) -> str:
         done, total = self.progress
@@ -126,17 +126,27 @@ _running: set[SaveJob] = set()
 os.register_at_fork(after_in_child=_running.clear)  # A fork does not have the threads that save.
 
 
-def _release_when_staged(job: _core.SaveJob, owners: list[Any]) -> None:
+def jobs_under_way() -> list[SaveJob]:
+    """Those of this process that are not over."""
+    return [job for job in list(_running) if not job.done]
+
+
+def _release_when_staged(job: Job, owners: list[Any]) -> None:
     """Lets the tensors go as soon as their memory is not needed, though nobody may ask."""
     with suppress(Error):
         job.staged(None)
     owners.clear()
 
 
+def warn_of(problem: Exception) -> None:
+    """Tells of a failure that there is nobody to raise to."""
+    _warn(f"a background save failed: {problem}")
+
+
 def _warn(message: str) -> None:
     """Shows a warning. Where warnings are errors there is no caller to raise this one to: it is printed."""
     try:
-        warnings.warn(message, RuntimeWarning, stacklevel=3)
+        warnings.warn(message, RuntimeWarning, stacklevel=4)
     except RuntimeWarning as warning:
         print(f"RuntimeWarning: {warning}", file=sys.stderr)
 

@@ -6,18 +6,20 @@ import os
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from ._frameworks import get_framework
-from ._options import DEFAULT_BUFFER, load_options, open_reader
+from ._frameworks import get_framework, torch_is_installed
+from ._options import DEFAULT_BUFFER, load_options, open_reader, path_text
 from ._progress import reporting
 from ._select import resolve
 from .errors import CancelledError
 
 if TYPE_CHECKING:
+    from typing import TypeGuard
+
     from typing_extensions import Unpack
 
     from . import _core
     from ._frameworks import Framework, Info
-    from ._options import LoadTuning, Paths
+    from ._options import LoadTuning, Path, Paths
     from ._progress import Progress
     from ._select import Select
 
@@ -57,10 +59,10 @@ def load(
     tuning: backend, block_size, queue_depth, threads, landing, pool; see docs/tuning.md.
     """
     made = get_framework(framework)
-    reader = open_reader(paths)
     options = load_options(dtype=dtype, verify=verify, cache=cache, **tuning)
-    if select is None and dtype is None and is_tree(reader, framework):
-        return _load_tree(reader, device, options, progress, stats)
+    if select is None and dtype is None and not verify and is_tree(paths, framework):
+        return _load_tree(paths, device, options, progress, stats)
+    reader = open_reader(paths)
     names = resolve(select, reader)
     _require(made, reader, names, dtype)
     with reporting(progress, f"loading {title(paths)}") as callback:
@@ -75,23 +77,30 @@ def load(
     return tensors
 
 
-def is_tree(reader: _core.Reader, framework: str | None) -> bool:
+_TORCH_STARTS = (b"PK\3\4", b"\x80\2\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19")  # of a zip, of a legacy file
+
+
+def is_tree(paths: Paths, framework: str | None) -> TypeGuard[Path]:
     """Whether this is a file of torch.save, to be loaded as one."""
-    files = reader.files()
-    return len(files) == 1 and files[0][2].startswith("torch") and framework not in ("numpy", "np")
+    if not isinstance(paths, (str, os.PathLike)) or framework in ("numpy", "np") or not torch_is_installed():
+        return False
+    try:
+        with open(path_text(paths), "rb", buffering=0) as file:
+            return file.read(len(_TORCH_STARTS[1])).startswith(_TORCH_STARTS)
+    except OSError:
+        return False  # the engine says what is wrong
 
 
 def _load_tree(
-    reader: _core.Reader, device: Any, options: _core.LoadOptions, progress: Progress, stats: dict[str, Any] | None
+    path: Path, device: Any, options: _core.LoadOptions, progress: Progress, stats: dict[str, Any] | None
 ) -> Any:
     from . import _core, _torch
     from ._tree import load_tree
 
     place = None if is_cpu(device) else _torch.device(device)
-    path = reader.files()[0][0]
     with reporting(progress, f"loading {title(path)}") as callback:
         tree, counters = load_tree(
-            _core.TorchCheckpoint(path),
+            _core.TorchCheckpoint(path_text(path)),
             options,
             callback,
             None if place is None else lambda storage, _: storage.to(device=place),

@@ -22,6 +22,7 @@ Paths = Union[Path, Iterable[Path]]
 
 DEFAULT_BUFFER = 256 * 2**20
 _DEFAULT_ALIGN_BYTES = 128
+_MAX_ALIGN_BYTES = 2**30
 _MAX_SIZE = 2**63 - 1
 _MAX_COUNT = 2**31 - 1
 
@@ -62,18 +63,23 @@ class SaveArguments(IoTuning, total=False):
     align_bytes: int | None
     order: str
     align_large: bool
+    record_alignment: int
+    record_checksums: bool
 
 
-class FlashPackArguments(IoTuning, total=False):
-    """IoTuning, and what a FlashPack file leaves open.
+class FormatArguments(IoTuning, total=False):
+    """IoTuning, and what formats leave open.
 
-    align_bytes: alignment of every tensor (128); order: "format" (those with the most elements first) or "given"; align_large:
-    tensors of at least 256 KiB start on a multiple of 4096 bytes.
+    FlashPack: align_bytes, alignment of every tensor (128); order, "format" (those with the most elements first) or "given";
+    align_large, tensors of at least 256 KiB start on a multiple of 4096 bytes. Torch zips: record_alignment (0: 4096 for large
+    tensors, else 64, which is torch's own); record_checksums, the true CRC-32 of every record.
     """
 
     align_bytes: int | None
     order: str
     align_large: bool
+    record_alignment: int
+    record_checksums: bool
 
 
 class Stats(dict[str, Any]):
@@ -117,6 +123,13 @@ def _count(name: str, value: Any) -> int:
     count = _as_count(value, _MAX_COUNT)
     if count is None:
         raise ArgumentError(f"{name} must be a whole number that is not negative, not {value!r}")
+    return count
+
+
+def _alignment(value: Any) -> int:
+    count = _as_count(value, _MAX_ALIGN_BYTES)
+    if count is None:
+        raise ArgumentError(f"align_bytes must be a whole number from 0 to {_MAX_ALIGN_BYTES}, not {value!r}")
     return count
 
 
@@ -228,7 +241,7 @@ def save_options(
         durable=bool(durable),
         method=_word("method", method),
         dtype=None if dtype is None else dtype_name(dtype),
-        align_bytes=_DEFAULT_ALIGN_BYTES if align_bytes is None else _count("align_bytes", align_bytes),
+        align_bytes=_DEFAULT_ALIGN_BYTES if align_bytes is None else _alignment(align_bytes),
         keep_order=order == "given",
         align_large=bool(align_large),
         record_alignment=_count("record_alignment", record_alignment),

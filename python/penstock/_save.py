@@ -8,21 +8,23 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from . import _core
-from ._job import SaveJob
+from ._job import SaveJob, jobs_under_way
 from ._load import title
 from ._options import Stats, checked_pool, checked_text, path_text, save_options
 from ._packed import PackedTensor
 from ._progress import reporting
+from ._queue import QueuedJob
 from ._reader import LazyTensor
 from ._source import Source
-from .errors import ArgumentError, UnsupportedError
+from .errors import ArgumentError, BusyError, UnsupportedError
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from ._core import MemoryPool
-    from ._options import FlashPackArguments, Path, SaveArguments
+    from ._options import FormatArguments, Path, SaveArguments
     from ._progress import Callback, Progress
+    from ._queue import Job
 
 
 def save(
@@ -39,7 +41,7 @@ def save(
     method: str = "auto",
     progress: Progress = None,
     stats: dict[str, Any] | None = None,
-    **tuning: Unpack[FlashPackArguments],
+    **tuning: Unpack[FormatArguments],
 ) -> Stats:
     """Saves tensors as one file, or shards: a crash leaves the old file or the whole new one, never a part.
 
@@ -57,7 +59,7 @@ def save(
     method: "direct", "uncached" or "buffered"; by default what is quickest here.
     progress, stats: as in `load`; the statistics are returned too.
     tuning: backend, block_size, queue_depth, threads; see docs/tuning.md. For FlashPack also align_bytes, order ("format" or
-        "given") and align_large; see docs/formats/flashpack.md.
+        "given") and align_large, for torch zips record_alignment and record_checksums; see docs/formats.
     """
     arguments: dict[str, Any] = {
         "format": format,
@@ -71,7 +73,7 @@ def save(
         **tuning,
     }
     with reporting(progress, f"saving {title(path)}") as callback:
-        writer, owners = _make_writer(tensors, path, arguments, callback)
+        writer, owners = make_writer(tensors, path, arguments, callback)
         result = Stats(writer.commit())
     del owners  # Their memory was borrowed until here.
     if stats is not None:
@@ -85,6 +87,7 @@ def save_async(
     *,
     snapshot: bool = True,
     pool: MemoryPool | None = None,
+    when_busy: str = "start",
     **arguments: Unpack[SaveArguments],
 ) -> SaveJob:
     """Saves in the background.
@@ -92,16 +95,37 @@ def save_async(
     snapshot: copy the tensors first, so that they may change again as soon as ``job.staged()`` returns. Without it they must
         not change until ``job.wait()`` has returned.
     pool: where the snapshot's memory comes from.
+    when_busy: what to do while other background saves of this process are under way: "start" at once beside them, each with
+        a snapshot; "queue", which begins, with its snapshot too, when they are over, so that there is one at a time; or
+        "refuse" with a BusyError.
     arguments: as in `save`, but for progress and stats: the job has both.
     """
     # The process may be elsewhere by the time the file is made.
     absolute = os.path.join(os.getcwd(), path_text(path))
-    writer, owners = _make_writer(tensors, absolute, dict(arguments), None)
+    before = _jobs_before(absolute, when_busy)
+    checked_pool(pool)
+    writer, owners = make_writer(tensors, absolute, dict(arguments), None)
     nbytes = writer.nbytes
-    return SaveJob(_core.save_async(writer, bool(snapshot), checked_pool(pool)), absolute, owners, nbytes)
+
+    def start() -> _core.SaveJob:
+        return _core.save_async(writer, bool(snapshot), pool)
+
+    return SaveJob(QueuedJob(absolute, before, start) if before else start(), absolute, owners, nbytes)
 
 
-def _make_writer(
+def _jobs_before(path: str, when_busy: str) -> list[Job]:
+    """The jobs that a save has to wait for."""
+    if when_busy not in ("start", "queue", "refuse"):
+        raise ArgumentError(f'when_busy must be "start", "queue" or "refuse", not {when_busy!r}')
+    if when_busy == "start":
+        return []
+    jobs = jobs_under_way()
+    if jobs and when_busy == "refuse":
+        raise BusyError(f"{path}: not saved, the save of {jobs[0].path} is under way")
+    return [job._job for job in jobs]
+
+
+def make_writer(
     tensors: Any, path: Path, arguments: dict[str, Any], callback: Callback | None
 ) -> tuple[_core.Writer, list[Any]]:
     """A writer with everything added, and what keeps the memory alive."""

@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from . import _core
-from ._dtypes import BITS
 from ._options import path_text, save_options
-from ._pickle import PickledStorage, pickle_object
+from ._pickle import Pickled, pickle_object
 
 if TYPE_CHECKING:
     from ._options import Path
     from ._progress import Callback
+
+# Some element type of each width in bytes.
+_ELEMENTS = {1: "U8", 2: "U16", 4: "U32", 8: "U64", 16: "C128"}
 
 
 def make_tree_writer(
@@ -31,24 +33,27 @@ def make_tree_writer(
 
     whole_modules: pickle a module as it is, code references and all, as torch.save does; else its state dict.
     """
-    text = path_text(path)
+    if isinstance(obj, torch.nn.Module) and not whole_modules:
+        obj = obj.state_dict()
+    legacy = arguments.get("format") == "torch-legacy"
+    pickled = pickle_object(obj, legacy=legacy, pickle_module=pickle_module, protocol=protocol)
+    return make_pickled_writer(pickled, path, arguments, callback)
+
+
+def make_pickled_writer(
+    pickled: Pickled, path: Path, arguments: dict[str, Any], callback: Callback | None
+) -> tuple[_core.Writer, list[Any]]:
+    """The same, of what was pickled already."""
     legacy = arguments.get("format") == "torch-legacy"
     arguments["format"] = "torch-legacy" if legacy else "torch"
     arguments.pop("shared", None)  # tensors that share memory are what storages are for
-    if isinstance(obj, torch.nn.Module) and not whole_modules:
-        obj = obj.state_dict()
-    pickled = pickle_object(obj, legacy=legacy, pickle_module=pickle_module, protocol=protocol)
     options = save_options(**arguments, shared="duplicate", pickle=pickled.data)
-    writer = _core.Writer(text, options, callback)
+    writer = _core.Writer(path_text(path), options, callback)
     owners = []
     for each in pickled.storages:
-        storage = _on_cpu(each)
-        width = BITS[each.dtype] // 8
-        writer.add(each.key, each.dtype, (storage.nbytes() // width,), storage.data_ptr(), None)
+        storage = each.storage if each.storage.device.type == "cpu" else each.storage.cpu()
+        # A zip has bytes; the legacy format counts elements, of whatever kind.
+        width = each.width if legacy else 1
+        writer.add(each.key, _ELEMENTS[width], (storage.nbytes() // width,), storage.data_ptr(), None)
         owners.append(storage)
     return writer, owners
-
-
-def _on_cpu(each: PickledStorage) -> torch.UntypedStorage:
-    storage = each.storage
-    return storage if storage.device.type == "cpu" else storage.cpu()

@@ -14,6 +14,11 @@ from .errors import FormatError, UnsupportedError
 
 Place = Callable[[torch.UntypedStorage, str], Any]
 
+_UNTYPED: Any = torch.UntypedStorage  # whose methods have no types
+
+# storage, dtype, offset, shape, strides, requires_grad, is a parameter, is all of its storage
+_Row = tuple[int, str, int, tuple[int, ...], tuple[int, ...], bool, bool, bool]
+
 
 def load_tree(
     checkpoint: _core.TorchCheckpoint,
@@ -27,20 +32,87 @@ def load_tree(
     was, and returns what the tensors are to be made of.
     """
     memories, rows, counters = checkpoint.open_storages().load(None, options, callback)
-    memory_of = {row[0]: row for row in rows}
-    storages = []
-    for key, location, _, _ in checkpoint.storages():
-        _, _, _, memory, offset, nbytes = memory_of[key]
-        storage = _storage(memories, memory, offset, nbytes)
-        storages.append(storage if place is None else place(storage, location))
-    tensors = [_tensor(storages, row) for row in checkpoint.tensors()]
-    typed = [_typed(storage, row) for storage, row in zip(storages, checkpoint.storages(), strict=True)]
-    return checkpoint.build(tensors, typed, _MAKERS), counters
+    return _build(checkpoint, _Storages(checkpoint, memories, rows, place)), counters
 
 
-def _storage(memories: Sequence[Any], memory: int, offset: int, nbytes: int) -> torch.UntypedStorage:
+def load_tree_without_data(checkpoint: _core.TorchCheckpoint) -> Any:
+    """What was saved, with tensors on the meta device: no storage is read."""
+    return _build(checkpoint, _EmptyStorages(checkpoint))
+
+
+def _build(checkpoint: _core.TorchCheckpoint, storages: _Storages) -> Any:
+    tensors = [storages.tensor(row) for row in checkpoint.tensors()]
+    return checkpoint.build(tensors, {**_MAKERS, "storage": storages.typed})
+
+
+class _Storages:
+    """The storages of a load, each made when something needs it."""
+
+    def __init__(
+        self, checkpoint: _core.TorchCheckpoint, memories: Sequence[Any], rows: Sequence[Any], place: Place | None
+    ) -> None:
+        rows_by_key = {row[0]: row for row in rows}
+        self._memories = memories
+        self._infos = checkpoint.storages()
+        self._rows = [rows_by_key[info[0]] for info in self._infos]
+        self._place = place
+        self._made: list[Any] = [None] * len(self._infos)
+
+    def storage(self, number: int) -> Any:
+        """The storage, on the device it belongs to."""
+        made = self._made[number]
+        if made is None:
+            made = self._make(number)
+            if self._place is not None:
+                made = self._place(made, self._infos[number][1])
+            self._made[number] = made
+        return made
+
+    def tensor(self, row: _Row) -> torch.Tensor:
+        """A tensor over its storage. Most have one of their own, which comes with them."""
+        number, dtype_name, offset, shape, strides, requires_grad, is_parameter, alone = row
+        dtype = _dtype(dtype_name)
+        if alone and self._place is None and self._rows[number][5] > 0:
+            _, _, _, memory, start, nbytes = self._rows[number]
+            count = nbytes // dtype.itemsize
+            tensor = torch.frombuffer(self._memories[memory], dtype=dtype, count=count, offset=start)
+            if len(shape) != 1:
+                tensor.resize_(shape)
+        else:
+            source = self.storage(number)
+            tensor = torch.empty(0, dtype=dtype, device=source.device)
+            tensor.set_(source, offset // dtype.itemsize, shape, strides)
+        if is_parameter:
+            return torch.nn.Parameter(tensor, requires_grad=requires_grad)
+        return tensor.requires_grad_() if requires_grad else tensor
+
+    def typed(self, number: int) -> Any:
+        """A storage that was saved by itself."""
+        dtype = _dtype(self._infos[number][2])
+        typed: Any = torch.storage.TypedStorage
+        return typed(wrap_storage=self.storage(number), dtype=dtype, _internal=True)
+
+    def _make(self, number: int) -> Any:
+        _, _, _, memory, offset, nbytes = self._rows[number]
+        return _storage(self._memories, memory, offset, nbytes)
+
+
+class _EmptyStorages(_Storages):
+    """Storages on the meta device, which know where in the file their bytes are."""
+
+    def __init__(self, checkpoint: _core.TorchCheckpoint) -> None:
+        super().__init__(checkpoint, [], checkpoint.open_storages().infos(), lambda storage, _: storage)
+
+    def _make(self, number: int) -> Any:
+        _, _, _, _, offset, nbytes = self._rows[number]
+        storage = _UNTYPED(nbytes, device="meta")
+        storage._checkpoint_offset = offset
+        return storage
+
+
+def _storage(memories: Sequence[Any], memory: int, offset: int, nbytes: int) -> Any:
     if nbytes == 0:
-        return torch.UntypedStorage(0)
+        return _UNTYPED(0)
     return torch.frombuffer(memories[memory], dtype=torch.uint8, count=nbytes, offset=offset).untyped_storage()
 
 
@@ -51,24 +123,6 @@ def _dtype(name: str) -> torch.dtype:
     return dtype
 
 
-def _tensor(
-    storages: list[Any], row: tuple[int, str, int, tuple[int, ...], tuple[int, ...], bool, bool]
-) -> torch.Tensor:
-    storage, dtype_name, offset, shape, strides, requires_grad, is_parameter = row
-    source = storages[storage]
-    dtype = _dtype(dtype_name)
-    tensor = torch.empty(0, dtype=dtype, device=source.device)
-    tensor.set_(source, offset // dtype.itemsize, shape, strides)
-    if is_parameter:
-        return torch.nn.Parameter(tensor, requires_grad=requires_grad)
-    return tensor.requires_grad_() if requires_grad else tensor
-
-
-def _typed(storage: torch.UntypedStorage, row: tuple[str, str, str, int]) -> Any:
-    """A storage that was saved by itself."""
-    return torch.storage.TypedStorage(wrap_storage=storage, dtype=_dtype(row[2]), _internal=True)
-
-
 def _set_attributes(target: Any, state: Any) -> None:
     """What Python's unpickler does with a state that is a dict."""
     if isinstance(state, tuple) and len(state) == 2 and state[1] is None:
@@ -76,7 +130,7 @@ def _set_attributes(target: Any, state: Any) -> None:
     if state is None:
         return
     if not isinstance(state, dict):
-        raise FormatError("data.pkl: the state of an object is not a dict")
+        raise UnsupportedError("data.pkl: an object whose state is not a dict")
     target.__dict__.update(state)
 
 
@@ -84,7 +138,11 @@ def _numpy_scalar(dtype: str, data: bytes) -> Any:
     import numpy as np
 
     kind = np.dtype(dtype)
-    if kind.hasobject or kind.itemsize != len(data):
+    if (
+        kind.kind not in "biufcSU"
+    ):  # the name says all of these; it does not say the unit of a time or the parts of a record
+        raise UnsupportedError(f"data.pkl: a NumPy {dtype} is more than its bytes")
+    if kind.itemsize != len(data):
         raise FormatError(f"data.pkl: {len(data)} bytes are no NumPy {dtype}")
     return np.frombuffer(data, kind)[0]
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 __all__ = [
     "ArgumentError",
+    "BusyError",
     "CancelledError",
     "ChangedError",
     "DirectoryError",
@@ -68,6 +69,10 @@ class ChangedError(Error, OSError):
 
 class CancelledError(Error):
     """The progress callable returned False, or a job was cancelled."""
+
+
+class BusyError(Error, RuntimeError):
+    """Another save is under way, and this one was not to wait."""
 
 
 class OutOfMemoryError(Error, MemoryError):

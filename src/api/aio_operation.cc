@@ -16,6 +16,7 @@ namespace penstock {
 namespace {
 
 constexpr std::uint64_t kCompareStep = 1 * kMiB;
+constexpr auto kLargestFile = static_cast<std::uint64_t>(INT64_MAX);
 constexpr mode_t kNewMode = 0666;  // less the umask
 
 std::string descriptor_path(int fd) {
@@ -101,8 +102,7 @@ AioOperation::AioOperation(IoRequest::Operation direction, const AioMemory& memo
       offset_(place.offset.value_or(0)),
       path_(place.fd < 0 ? place.path.native() : describe_descriptor(place.fd)),
       openable_(place.fd < 0 ? place.path.native() : descriptor_path(place.fd)) {
-  constexpr auto kMost = static_cast<std::uint64_t>(INT64_MAX);
-  if (offset_ > kMost || memory.nbytes > kMost - offset_) {
+  if (offset_ > kLargestFile || memory.nbytes > kLargestFile - offset_) {
     throw_argument("{}: no file has {} bytes at offset {}", path_, memory.nbytes, offset_);
   }
   if (memory.data == nullptr && memory.nbytes > 0) throw_argument("{}: the buffer has no memory", path_);

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "api/verify_records.h"
 #include "api/views.h"
 #include "base/error.h"
 #include "io/residency.h"
@@ -96,6 +97,7 @@ Stats read_wants(const Reader::State& state, const std::vector<FileWants>& wants
 }
 
 Stats Reader::load_into(std::span<const Target> targets, const LoadOptions& options) const {
+  if (options.verify) require_intact_records(*state_, options.io);
   std::vector<Destination> destinations;
   bool hot = true;
   std::uint64_t nbytes = 0;

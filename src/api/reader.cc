@@ -2,6 +2,7 @@
 
 #include "api/loading.h"
 #include "api/reader_state.h"
+#include "api/verify_records.h"
 #include "api/views.h"
 #include "base/bytes.h"
 #include "base/error.h"
@@ -37,6 +38,7 @@ Reader ReaderAccess::make(std::shared_ptr<const Reader::State> state) {
 }
 
 LoadResult Reader::load(const LoadOptions& options) const {
+  if (options.verify) require_intact_records(*state_, options.io);
   const Selection selection = select_tensors(*state_, options.select);
   LoadResult result = should_map(selection, options) ? map_selection(*state_, selection, options)
                                                      : load_selection(*state_, selection, options);

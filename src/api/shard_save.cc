@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "base/bytes.h"
+#include "base/checksum.h"
 #include "base/error.h"
 #include "base/page.h"
 #include "base/unique_fd.h"
@@ -70,6 +71,51 @@ bool is_small(const Shard& shard) {
   return nbytes <= kSmallFile;
 }
 
+// A function that produces a tensor is promised whole elements, but a file is cut into blocks at any byte.
+Origin by_whole_elements(Origin origin, std::uint64_t width) {
+  if (!origin.fill || width <= 1) return origin;
+  return {nullptr, [fill = std::move(origin.fill), width](std::uint64_t offset, std::span<std::byte> bytes) {
+            if (offset % width == 0 && bytes.size() % width == 0) return fill(offset, bytes);
+            std::vector<std::byte> element(width);
+            const std::uint64_t end = offset + bytes.size();
+            while (offset < end) {
+              const std::uint64_t skipped = offset % width;
+              const std::uint64_t whole = (end - offset) / width * width;
+              std::uint64_t step = whole;
+              if (skipped == 0 && whole > 0) {
+                fill(offset, bytes.first(whole));
+              } else {
+                fill(offset - skipped, element);
+                step = std::min(width - skipped, end - offset);
+                std::copy_n(element.begin() + static_cast<std::ptrdiff_t>(skipped), step, bytes.begin());
+              }
+              bytes = bytes.subspan(step);
+              offset += step;
+            }
+          }};
+}
+
+// torch calls the folder of a zip after the file, or "archive" where the name is not one that it can use.
+std::string torch_folder(const std::filesystem::path& path) {
+  const std::string stem = path.stem().native();
+  const bool is_ascii = std::all_of(stem.begin(), stem.end(), [](char letter) { return letter > 0; });
+  return is_ascii ? stem : "archive";
+}
+
+// What a save leaves to the format.
+EncodeOptions encode_options(const Shard& shard, const SaveOptions& save) {
+  EncodeOptions options;
+  options.flashpack = {save.flashpack.align_bytes, save.flashpack.keep_order, save.flashpack.align_large};
+  options.torch.folder = torch_folder(shard.path);
+  options.torch.checksums = save.torch.checksums;
+  options.torch.pickle = save.torch.pickle;
+  options.torch.alignment = save.torch.alignment;
+  if (save.torch.pickle) {
+    for (const TensorSpec& spec : shard.specs) options.torch.keys.push_back(spec.name);
+  }
+  return options;
+}
+
 void sort_parts(std::vector<WritePart>& parts) {
   std::stable_sort(parts.begin(), parts.end(),
                    [](const WritePart& a, const WritePart& b) { return a.offset < b.offset; });
@@ -123,7 +169,23 @@ ShardSave::ShardSave(Shard shard, const SaveOptions& options)
       small_(is_small(shard_)),
       file_(NewFile::create(shard_.path)),
       route_(decide_route(shard_, file_, options)) {
+  prepare(!small_);
+}
+
+ShardSave::ShardSave(Shard shard, const SaveOptions& options, NewFile file, bool reserve)
+    : shard_(std::move(shard)),
+      options_(options),
+      small_(false),
+      file_(std::move(file)),
+      route_(choose_route(file_, options.method, Landing::kStaged)) {
+  prepare(reserve);
+}
+
+void ShardSave::prepare(bool reserve) {
   const Stopwatch layout_watch;
+  for (std::size_t i = 0; i < shard_.origins.size(); ++i) {
+    shard_.origins[i] = by_whole_elements(std::move(shard_.origins[i]), dtype_bits(shard_.specs[i].dtype) / 8);
+  }
   // Room for them; which value each has does not matter yet.
   if (options_.checksums) {
     shard_.metadata[std::string(kChecksumKey)] = encode_checksums(std::vector<std::uint32_t>(shard_.specs.size()));
@@ -131,7 +193,7 @@ ShardSave::ShardSave(Shard shard, const SaveOptions& options)
   encode();
   layout_seconds_ = layout_watch.seconds();
   const Stopwatch reserve_watch;
-  if (!small_) file_.reserve(align_up(layout_.file_size, route_.alignment));
+  if (reserve) file_.reserve(align_up(layout_.file_size, route_.alignment));
   reserve_seconds_ = reserve_watch.seconds();
 }
 
@@ -146,7 +208,7 @@ void ShardSave::write(Crew& crew, const std::function<bool(std::uint64_t)>& prog
   // The checksums lie between the data. What is free of them goes first, the rest when they are known.
   const std::uint64_t alignment = std::max<std::uint64_t>(route_.alignment, page_size());
   const std::vector<WritePart> interiors = interior_parts(alignment);
-  ChecksumCollector collector(has_own_checksums(options_.format) ? ChecksumKind::kCrc32 : ChecksumKind::kCrc32c);
+  ChecksumCollector collector(checksum_kind());
   run(
       crew, interiors,
       [&](const Piece& piece, const std::byte* bytes) {
@@ -159,6 +221,71 @@ void ShardSave::write(Crew& crew, const std::function<bool(std::uint64_t)>& prog
   std::uint64_t done = 0;
   for (const WritePart& part : interiors) done += part.nbytes;
   run(crew, without(all_parts(), interiors), {}, done, progress);
+}
+
+std::vector<ShareChecksum> ShardSave::write_share(Crew& crew, ByteRange share,
+                                                  const std::function<bool(std::uint64_t)>& progress) {
+  std::vector<WritePart> mine = interior_parts(shared_alignment());
+  for (WritePart& part : mine) {
+    const std::uint64_t begin = std::clamp(part.offset, share.begin, share.end);
+    const std::uint64_t end = std::clamp(part.offset + part.nbytes, begin, std::max(begin, share.end));
+    const bool outside = end <= begin || begin < part.offset || end > part.offset + part.nbytes;
+    part = outside ? WritePart{part.offset, 0, part.origin} : cut_part(part, begin, end);
+  }
+  ChecksumCollector collector(checksum_kind());
+  PieceObserver observe;
+  if (wants_checksums()) {
+    observe = [&](const Piece& piece, const std::byte* bytes) {
+      collector.add(layout_.order[piece.owner], piece.offset, bytes, piece.nbytes);
+    };
+  }
+  run(crew, mine, observe, 0, progress);
+  std::vector<ShareChecksum> found;
+  const auto checksums = collector.finish(shard_.specs.size());
+  for (std::size_t i = 0; i < mine.size() && wants_checksums(); ++i) {
+    if (mine[i].nbytes == 0) continue;
+    found.push_back({layout_.order[i], checksums[layout_.order[i]], mine[i].offset, mine[i].nbytes});
+  }
+  return found;
+}
+
+void ShardSave::write_rest(Crew& crew, std::span<const ShareChecksum> checksums) {
+  const std::vector<WritePart> interiors = interior_parts(shared_alignment());
+  if (wants_checksums()) {
+    ChecksumCollector collector(checksum_kind());
+    std::vector<std::uint64_t> covered(shard_.specs.size());
+    for (const ShareChecksum& share : checksums) {
+      if (share.tensor >= covered.size()) throw_argument("{}: a checksum of no tensor", shard_.path.native());
+      covered[share.tensor] += share.nbytes;
+      collector.add_known(share.tensor, share.offset, share.checksum, share.nbytes);
+    }
+    for (std::size_t i = 0; i < interiors.size(); ++i) {
+      if (covered[layout_.order[i]] == interiors[i].nbytes) continue;
+      throw_argument("{}: tensor {}: of {} bytes checksums came for {}", shard_.path.native(),
+                     in_quotes(shard_.specs[layout_.order[i]].name), interiors[i].nbytes, covered[layout_.order[i]]);
+    }
+    add_edges(collector, shared_alignment());
+    set_checksums(collector.finish(shard_.specs.size()));
+    encode();
+  }
+  run(crew, without(all_parts(), interiors), {}, 0, [](std::uint64_t) { return true; });
+}
+
+std::uint64_t ShardSave::fingerprint(const Shard& shard, const SaveOptions& options) {
+  const FilePlan plan = encode_layout(options.format, shard.specs, shard.metadata, encode_options(shard, options));
+  std::uint32_t first = crc32c(plan.prefix, crc32c(plan.suffix));
+  std::uint32_t second = crc32c(std::as_bytes(std::span(plan.offsets)), crc32c(std::as_bytes(std::span(plan.order))));
+  for (const Literal& literal : plan.literals) first = crc32c(literal.bytes, first);
+  return (std::uint64_t{first} << 32) | second;
+}
+
+// The same in every process, whatever its route is.
+std::uint64_t ShardSave::shared_alignment() const {
+  return std::max<std::uint64_t>(route_.alignment, 4 * kKiB);
+}
+
+ChecksumKind ShardSave::checksum_kind() const {
+  return has_own_checksums(options_.format) ? ChecksumKind::kCrc32 : ChecksumKind::kCrc32c;
 }
 
 // Writes `parts` and waits for them. `done` bytes of the file were written before.
@@ -238,18 +365,11 @@ void ShardSave::finish(const std::function<bool()>& keep_going) {
 }
 
 void ShardSave::encode() {
-  EncodeOptions options;
+  EncodeOptions options = encode_options(shard_, options_);
   options.safetensors_placement = [this](std::span<const std::uint64_t> offsets) {
     return route_.direct && route_.straight ? choose_placement(shard_, offsets, std::max(route_.memory_alignment, 8u))
                                             : safetensors::Placement{};
   };
-  options.flashpack = {options_.flashpack.align_bytes, options_.flashpack.keep_order, options_.flashpack.align_large};
-  options.torch.folder = shard_.path.stem().native();
-  options.torch.pickle = options_.torch.pickle;
-  options.torch.alignment = options_.torch.alignment;
-  if (options_.torch.pickle) {
-    for (const TensorSpec& spec : shard_.specs) options.torch.keys.push_back(spec.name);
-  }
   options.checksums = checksums_;
   layout_ = encode_layout(options_.format, shard_.specs, shard_.metadata, options);
 }

@@ -7,9 +7,11 @@
 #include <string>
 #include <vector>
 
+#include "base/bytes.h"
 #include "format/layout.h"
 #include "io/new_file.h"
 #include "penstock/options.h"
+#include "penstock/parallel.h"
 #include "transfer/checksum_collector.h"
 #include "transfer/crew.h"
 #include "transfer/write.h"
@@ -29,6 +31,9 @@ class ShardSave {
   // Lays the file out and reserves its space: a full disk is met before any data is moved. `options` outlives this.
   ShardSave(Shard shard, const SaveOptions& options);
 
+  // The same over a file that several processes fill in. Only the one that made it reserves its space.
+  ShardSave(Shard shard, const SaveOptions& options, NewFile file, bool reserve);
+
   std::uint64_t nbytes() const { return layout_.file_size; }
   double layout_seconds() const { return layout_seconds_; }
   double reserve_seconds() const { return reserve_seconds_; }
@@ -40,11 +45,22 @@ class ShardSave {
   // Writes everything but the syncs. `progress` gets the bytes done and stops it by returning false.
   void write(Crew& crew, const std::function<bool(std::uint64_t)>& progress);
 
+  // For several processes: the whole pages of tensors that lie in `share`; then, by one of them, everything else.
+  std::vector<ShareChecksum> write_share(Crew& crew, ByteRange share,
+                                         const std::function<bool(std::uint64_t)>& progress);
+  void write_rest(Crew& crew, std::span<const ShareChecksum> checksums);
+
+  // Of everything in the file but the tensors' bytes and their checksums.
+  static std::uint64_t fingerprint(const Shard& shard, const SaveOptions& options);
+
   // Sets the final size and syncs. `keep_going` is asked while that takes long.
   void finish(const std::function<bool()>& keep_going);
 
  private:
+  void prepare(bool reserve);
   void encode();
+  std::uint64_t shared_alignment() const;
+  ChecksumKind checksum_kind() const;
   bool wants_checksums() const;
   void set_checksums(std::vector<std::uint32_t> checksums);
   std::vector<WritePart> all_parts() const;

@@ -3,6 +3,7 @@
 #include <deque>
 #include <exception>
 
+#include "api/verify_records.h"
 #include "api/views.h"
 #include "base/error.h"
 
@@ -52,7 +53,9 @@ struct TensorStream::State {
     settings = decide_settings(options.io, selection.nbytes);
     crew = std::make_unique<Crew>(settings, pool);
     if (options.cache == CachePolicy::kMap) options.cache = CachePolicy::kBuffered;
-    if (options.verify) expected = reader->expected_checksums();
+    if (!options.verify) return;
+    require_intact_records(*reader, options.io);
+    expected = reader->expected_checksums();
   }
 
   ~State() {

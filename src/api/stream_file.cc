@@ -41,8 +41,8 @@ std::uint64_t file_size_limit() {
 
 }  // namespace
 
-StreamFile::State::State(const std::filesystem::path& path, StreamOptions options, Settings settings)
-    : path_(path.native()), options_(std::move(options)), settings_(std::move(settings)) {
+StreamFile::State::State(const std::filesystem::path& path, const StreamOptions& options, Settings settings)
+    : path_(path.native()), options_(options), settings_(std::move(settings)) {
   std::uint64_t most = options_.max_staging == 0 ? kUnknownSize : std::max(options_.max_staging, kSmallestBlock);
   while (settings_.block_size > most) settings_.block_size /= 2;
   block_count_ = options_.overlap ? static_cast<unsigned>(std::min<std::uint64_t>(std::max(1u, settings_.queue_depth),
@@ -244,7 +244,7 @@ StreamStats StreamFile::State::stats() const {
   return stats;
 }
 
-StreamFile::StreamFile(const std::filesystem::path& path, StreamOptions options)
+StreamFile::StreamFile(const std::filesystem::path& path, const StreamOptions& options)
     : state_(std::make_unique<State>(path, options, decide_settings(options.io, kUnknownSize))) {}
 StreamFile::StreamFile(std::unique_ptr<State> state) : state_(std::move(state)) {}
 StreamFile::StreamFile(StreamFile&&) noexcept = default;

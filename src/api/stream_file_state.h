@@ -19,7 +19,7 @@ namespace penstock {
 class StreamFile::State {
  public:
   // `settings` come from the options, but for tests, which bring engines of their own.
-  State(const std::filesystem::path& path, StreamOptions options, Settings settings);
+  State(const std::filesystem::path& path, const StreamOptions& options, Settings settings);
   State(const State&) = delete;
   State& operator=(const State&) = delete;
   ~State() { abandon(); }

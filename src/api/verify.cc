@@ -2,6 +2,9 @@
 #include <atomic>
 
 #include "api/loading.h"
+#include "api/read_watched.h"
+#include "api/verify_records.h"
+#include "api/views.h"
 #include "base/cast.h"
 #include "base/error.h"
 #include "penstock/convert.h"
@@ -24,23 +27,24 @@ class Verification {
     VerifyReport report;
     for (const TensorInfo& tensor : state_.tensors) report.bytes += tensor.nbytes;
     for (const auto& checksum : expected_) report.had_checksums = report.had_checksums || checksum.has_value();
-    const std::uint64_t wanted = read();
-    report.bytes_read = wanted;
+    report.bytes_read = read();
+    if (options_.finite) look_at_views();
     judge(report);
+    if (options_.checksums) judge_records(report);
     report.seconds = watch.seconds();
     return report;
   }
 
  private:
   bool wants_checksum(std::size_t i) const { return options_.compute || (options_.checksums && expected_[i]); }
-  bool wants_finite(std::size_t i) const { return options_.finite && can_be_not_finite(state_.tensors[i].dtype); }
+  bool wants_finite(std::size_t i) const {
+    return options_.finite && can_be_not_finite(state_.tensors[i].dtype) && state_.tensors[i].byte_strides.empty();
+  }
 
   // Returns the bytes read.
   std::uint64_t read() {
-    const Stopwatch watch;
     std::vector<FileWants> wants(state_.files.size());
     for (std::size_t i = 0; i < wants.size(); ++i) wants[i].file = state_.files[i];
-    std::uint64_t nbytes = 0;
     for (std::size_t i = 0; i < state_.tensors.size(); ++i) {
       const TensorInfo& tensor = state_.tensors[i];
       if (!wants_checksum(i) && !wants_finite(i)) continue;
@@ -48,21 +52,38 @@ class Verification {
       segment.whole_elements = wants_finite(i);
       segment.straight = false;
       wants[tensor.file].segments.push_back(segment);
-      nbytes += tensor.extent();
     }
-    if (nbytes == 0) return 0;
-    const Settings settings = decide_settings(options_.io, nbytes);
-    auto batch = std::make_shared<ReadBatch>();
-    batch->discard = true;
-    batch->observe = [this](const Piece& piece, const std::byte* bytes) { look(piece, bytes); };
-    for (const FileWants& file : wants) {
-      batch->tasks.push_back(plan_file(file, {CachePolicy::kAuto, false, true}, settings.block_size));
+    return read_watched(wants, options_.io, options_.progress,
+                        [this](const Piece& piece, const std::byte* bytes) { look(piece, bytes); });
+  }
+
+  // What lies between the elements of a view is not its own.
+  void look_at_views() {
+    LoadOptions load;
+    load.io = options_.io;
+    for (std::size_t i = 0; i < state_.tensors.size(); ++i) {
+      const TensorInfo& tensor = state_.tensors[i];
+      if (tensor.byte_strides.empty() || !can_be_not_finite(tensor.dtype)) continue;
+      const Tensor loaded = load_view(state_, tensor, load);
+      not_finite_[i] =
+          count_not_finite(tensor.dtype, loaded.bytes.data(), tensor.nbytes / (dtype_bits(tensor.dtype) / 8));
     }
-    Crew crew(settings, host_pool(nullptr));
-    start_reading(crew, batch);
-    wait_with_progress(*batch, options_.progress, nbytes, watch);
-    check_unchanged(batch->tasks);
-    return nbytes;
+  }
+
+  void judge_records(VerifyReport& report) {
+    const RecordReport records = verify_records(state_, options_.io, options_.progress);
+    report.had_checksums = report.had_checksums || records.had_checksums;
+    report.bytes_read += records.bytes_read;
+    for (const CorruptRecord& record : records.corrupt) {
+      report.ok = false;
+      report.problems.push_back(record.problem);
+      for (std::size_t i = 0; i < state_.tensors.size(); ++i) {
+        const TensorInfo& tensor = state_.tensors[i];
+        const bool within = tensor.file == record.file && tensor.offset >= record.offset &&
+                            tensor.offset < record.offset + record.nbytes;
+        if (within) report.tensors[i].ok = false;
+      }
+    }
   }
 
   void look(const Piece& piece, const std::byte* bytes) {

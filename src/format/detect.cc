@@ -94,10 +94,17 @@ std::string known_formats() {
   throw_format(source.path(), "this is {}, which this version can't read (it reads {})", what, known_formats());
 }
 
+bool is_tar(const ByteSource& source) {
+  constexpr std::uint64_t kMarkAt = 257;
+  constexpr std::string_view kMark = "ustar";
+  return source.size() >= kMarkAt + kMark.size() && read_text(source, kMarkAt, kMark.size()) == kMark;
+}
+
 [[noreturn]] void refuse_stranger(const ByteSource& source) {
   const std::uint64_t size = source.size();
   if (size == 0) throw_format(source.path(), "the file is empty");
   const std::string head = read_text(source, 0, std::min<std::uint64_t>(size, kHeadBytes));
+  if (is_tar(source)) refuse(source, "a tar archive, as torch.save made before 2018");
   for (const Stranger& stranger : kStrangers) {
     if (head.starts_with(stranger.magic)) refuse(source, stranger.what);
   }

@@ -130,8 +130,10 @@ class Checker {
   }
 
   void refuse_overlapping_blocks(std::span<const Block> blocks) const {
-    std::vector<std::size_t> order(blocks.size());
-    std::iota(order.begin(), order.end(), std::size_t{0});
+    std::vector<std::size_t> order;
+    for (std::size_t i = 0; i < blocks.size(); ++i) {
+      if (blocks[i].nbytes > 0) order.push_back(i);
+    }
     std::sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
       return std::pair(blocks[a].offset, blocks[a].nbytes) < std::pair(blocks[b].offset, blocks[b].nbytes);
     });

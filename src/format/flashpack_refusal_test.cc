@@ -305,6 +305,11 @@ TEST(FlashPackRefusal, overlapping_blocks) {
             "f: macroblocks 0 and 1 overlap");
 }
 
+TEST(FlashPackRefusal, an_empty_block_overlaps_nothing) {
+  EXPECT_NE(blocks_with(block("int8", "0", "2", "2") + "," + block("uint8", "1", "0", "0"), "xx"),
+            "f: macroblocks 0 and 1 overlap");
+}
+
 TEST(FlashPackRefusal, tensor_in_a_block_that_is_not_there) {
   EXPECT_EQ(bytes_with(R"({"name":"a","shape":[1],"offset":0,"length":1,"macroblock":1})", "x"),
             "f: tensor \"a\" is in macroblock 1, but there are 1");

@@ -142,6 +142,7 @@ class Machine {
   // --- nodes ---
 
   NodeId add(Node node) {
+    if (graph_.nodes.size() >= options_.most_values) fail("more than {} values", options_.most_values);
     graph_.nodes.push_back(node);
     return static_cast<NodeId>(graph_.nodes.size() - 1);
   }

@@ -87,6 +87,8 @@ struct Options {
   std::uint64_t offset = 0;  // of the text in what the messages count in
   // Whether "module name" may appear.
   std::function<bool(std::string_view global)> allows;
+  // A value takes a hundred times the memory that its opcode does. This is enough for about a million tensors.
+  std::size_t most_values = std::size_t{1} << 24;
 };
 
 // Throws Error(kFormat). With `needs_more`, text that ends before STOP sets it and returns an empty graph instead: the

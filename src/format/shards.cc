@@ -189,15 +189,14 @@ std::vector<std::uint32_t> assign_shards(std::span<const TensorSpec> specs, std:
   shards.reserve(specs.size());
   std::uint32_t shard = 0;
   std::uint64_t used = 0;
-  bool empty = true;
   for (const TensorSpec& spec : specs) {
     const auto sum = checked_add(used, spec.nbytes);
-    if (!empty && (!sum || *sum > max_shard_size)) {
+    // A shard of nothing but empty tensors is no file in some formats.
+    if (used > 0 && (!sum || *sum > max_shard_size)) {
       ++shard;
       used = 0;
     }
     used += spec.nbytes;
-    empty = false;
     shards.push_back(shard);
   }
   return shards;

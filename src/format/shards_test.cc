@@ -34,6 +34,11 @@ std::vector<std::uint32_t> shards_of(const std::vector<std::uint64_t>& sizes, st
 
 using Shards = std::vector<std::uint32_t>;
 
+TEST(AssignShards, an_empty_tensor_is_no_shard_of_its_own) {
+  EXPECT_EQ(shards_of({0, 4000, 4000}, 3000), (Shards{0, 0, 1}));
+  EXPECT_EQ(shards_of({4000, 0, 4000}, 3000), (Shards{0, 1, 1}));
+}
+
 TEST(ShardIndex, files_are_in_order_of_appearance_and_once) {
   const ShardIndex index = parse(R"({"weight_map":{"z":"2.st","a":"1.st","b":"2.st"}})");
   EXPECT_EQ(index.files, (std::vector<std::string>{"2.st", "1.st"}));

@@ -13,6 +13,7 @@ namespace penstock::torch {
 struct EncodeOptions {
   std::string folder = "archive";     // of the zip's records
   std::optional<std::string> pickle;  // of the object, whose storages the specs are; nothing: that of a flat state dict
+  bool checksums = true;              // of a zip's records; without, zeros everywhere
   std::uint64_t alignment = 0;  // of a zip's records; 0: 4096 for large storages, else 64, which is what torch has
   // Legacy, with `pickle`: the keys under which the object knows the storages, in the order of the specs.
   std::vector<std::string> keys;

@@ -32,7 +32,9 @@ Layout make_layout(const Tree& tree, std::span<const std::uint64_t> storage_offs
     info.offset = storage_offsets[tensor.storage] + tensor.offset;
     info.nbytes = tensor_nbytes(tensor.dtype, tensor.shape, path, info.name);
     if (!is_contiguous(tensor)) {
-      for (const std::int64_t stride : tensor.strides) {
+      for (std::size_t i = 0; i < tensor.strides.size(); ++i) {
+        // The stride of a single element is never walked, and was not checked.
+        const std::int64_t stride = tensor.shape[i] == 1 ? 0 : tensor.strides[i];
         info.byte_strides.push_back(stride * static_cast<std::int64_t>(dtype_bits(tensor.dtype) / 8));
       }
     }

@@ -14,8 +14,10 @@ using pickle::Graph;
 using pickle::Kind;
 using pickle::NodeId;
 
-// 0x1950a86a20f9469cfc6c, as a pickle of protocol 2 holds it.
-constexpr std::string_view kMagic{"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19", 14};
+// 0x1950a86a20f9469cfc6c, as a pickle holds it. Before it come the protocol and, from protocol 4 on, a frame.
+constexpr std::string_view kMagic{"\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19", 12};
+constexpr std::size_t kProtocolBytes = 2;
+constexpr std::size_t kFrameBytes = 9;
 constexpr std::int64_t kVersion = 1001;
 constexpr std::uint64_t kMaxPickles = 1 * kGiB;
 constexpr std::uint64_t kFirstRead = 1 * kMiB;
@@ -42,7 +44,11 @@ class LegacyReader {
   static constexpr std::string_view kNames[kPickles] = {"the magic number", "the version", "the system's sizes",
                                                         "the object", "the list of keys"};
 
-  pickle::Options options(std::size_t number) const { return {path_, kNames[number], begins_[number], allows_global}; }
+  pickle::Options options(std::size_t number) const {
+    pickle::Options options{path_, kNames[number], begins_[number]};
+    options.allows = allows_global;
+    return options;
+  }
 
   Graph graph(std::string_view whole, std::size_t number) const {
     return pickle::parse(whole.substr(begins_[number], begins_[number + 1] - begins_[number]), options(number));
@@ -138,10 +144,12 @@ class LegacyReader {
 }  // namespace
 
 bool looks_like_legacy(const ByteSource& source) {
-  if (source.size() < kMagic.size()) return false;
-  std::string head(kMagic.size(), '\0');
+  constexpr std::size_t kLongest = kProtocolBytes + kFrameBytes + kMagic.size();
+  std::string head(static_cast<std::size_t>(std::min<std::uint64_t>(source.size(), kLongest)), '\0');
   source.read(0, std::as_writable_bytes(std::span(head)));
-  return head == kMagic;
+  if (!head.starts_with('\x80')) return false;
+  const std::size_t at = head.find(kMagic);
+  return at == kProtocolBytes || at == kProtocolBytes + kFrameBytes;
 }
 
 Checkpoint read_legacy(const ByteSource& source) {

@@ -19,6 +19,10 @@ constexpr std::string_view kRebuildTyped = "torch._utils _rebuild_tensor_v3";
 constexpr std::string_view kRebuildParameter = "torch._utils _rebuild_parameter";
 constexpr std::string_view kRebuildParameterWithState = "torch._utils _rebuild_parameter_with_state";
 
+// More than torch computes with. Without a limit, many tensors that name one long shape would take any amount of
+// memory.
+constexpr std::size_t kMostDimensions = 64;
+
 struct StorageClass {
   std::string_view name;
   DType dtype;
@@ -167,21 +171,40 @@ class TreeBuilder {
     if (graph_.calls(id, kRebuildParameter) || graph_.calls(id, kRebuildParameterWithState)) add_parameter(id);
   }
 
+  // What comes after the call could make another tensor of it.
+  void refuse_changes(NodeId id) const {
+    if (graph_.items(id).size() > 2 || !graph_.entries(id).empty() || !graph_.appended(id).empty()) {
+      fail("a tensor that is changed after it was made");
+    }
+  }
+
+  bool boolean(NodeId id, std::string_view what) const {
+    if (graph_.kind(id) != Kind::kBool) fail("{} is not a bool", what);
+    return graph_.node(id).integer != 0;
+  }
+
   void add_parameter(NodeId id) {
+    refuse_changes(id);
     const auto arguments = graph_.items(graph_.items(id)[1]);
-    if (arguments.size() < 3 || graph_.kind(arguments[1]) != Kind::kBool) fail("a parameter without data");
+    const std::size_t expected = graph_.calls(id, kRebuildParameter) ? 3 : 4;
+    if (arguments.size() != expected) fail("a parameter with {} arguments, expected {}", arguments.size(), expected);
     const std::int32_t data = tree_.tensor_of_node_[arguments[0]];
     if (data < 0) fail("a parameter of what is not a tensor");
     TensorReference tensor = tree_.tensors_[static_cast<std::size_t>(data)];
     tensor.is_parameter = true;
-    tensor.requires_grad = graph_.node(arguments[1]).integer != 0;
+    tensor.requires_grad = boolean(arguments[1], "whether a parameter requires a gradient");
     add(id, std::move(tensor));
   }
 
   // (storage, offset, shape, strides, requires_grad, hooks[, dtype][, metadata])
   void add_rebuilt(NodeId id, bool typed) {
+    refuse_changes(id);
     const auto arguments = graph_.items(graph_.items(id)[1]);
-    if (arguments.size() < (typed ? 7u : 6u)) fail("a tensor with {} arguments", arguments.size());
+    const std::size_t expected = typed ? 7 : 6;
+    if (arguments.size() != expected && arguments.size() != expected + 1) {
+      fail("a tensor with {} arguments", arguments.size());
+    }
+    if (arguments.size() > expected) check_metadata(arguments[expected]);
     const std::int32_t number = tree_.storage_of_node_[arguments[0]];
     if (number < 0) fail("a tensor without a storage");
     TensorReference tensor;
@@ -196,7 +219,7 @@ class TreeBuilder {
     const std::uint64_t offset = count(arguments[1], "the offset of a tensor");
     tensor.shape = sizes(arguments[2], "a dimension");
     tensor.strides = sizes(arguments[3], "a stride");
-    if (graph_.kind(arguments[4]) == Kind::kBool) tensor.requires_grad = graph_.node(arguments[4]).integer != 0;
+    tensor.requires_grad = boolean(arguments[4], "whether a tensor requires a gradient");
     if (tensor.shape.size() != tensor.strides.size()) {
       fail("a tensor with {} dimensions and {} strides", tensor.shape.size(), tensor.strides.size());
     }
@@ -205,10 +228,23 @@ class TreeBuilder {
     add(id, std::move(tensor));
   }
 
+  // It holds bits that give the stored bytes another meaning: conjugated, negated.
+  void check_metadata(NodeId id) const {
+    if (graph_.kind(id) == Kind::kNone) return;
+    if (graph_.kind(id) != Kind::kDict) fail("a tensor whose metadata is not a dict");
+    for (const auto& [key, value] : graph_.entries(id)) {
+      if (graph_.kind(value) == Kind::kBool && graph_.node(value).integer == 0) continue;
+      fail("a tensor that is marked {}, which can't be read", in_quotes(string(key, "a mark of a tensor")));
+    }
+  }
+
   Shape sizes(NodeId id, std::string_view what) const {
     // torch.Size is a tuple too.
     const NodeId tuple = graph_.calls(id, "torch Size") ? first_argument(id) : id;
     if (tuple == pickle::kNoNode || graph_.kind(tuple) != Kind::kTuple) fail("a shape that is not a tuple");
+    if (graph_.items(tuple).size() > kMostDimensions) {
+      fail("a tensor with {} dimensions, more than {}", graph_.items(tuple).size(), kMostDimensions);
+    }
     Shape result;
     for (const NodeId item : graph_.items(tuple)) result.push_back(static_cast<std::int64_t>(count(item, what)));
     return result;
@@ -237,7 +273,7 @@ class TreeBuilder {
       if (!sum) fail("a tensor's strides reach beyond 2^64");
       last = *sum;
     }
-    if (!empty && last >= available) {
+    if (empty ? offset > available : last >= available) {
       fail("a tensor of {} with offset {} needs element {} of storage {}, which has {}", shape_text(tensor.shape),
            offset, last, in_quotes(storage.key), available);
     }
@@ -268,25 +304,54 @@ class Namer {
 
  private:
   static constexpr std::size_t kMostSteps = 20'000'000;
+  static constexpr std::size_t kMostNameBytes = 512 * kMiB;
+  static constexpr std::size_t kMostNames = 1'000'000;  // where each tensor has few
 
   void visit(NodeId id, const std::string& name, unsigned depth) {
     if (++steps_ > kMostSteps) throw_format(path_, "data.pkl: the tree has more than {} values", kMostSteps);
     if (depth > pickle::kMaxDepth) throw_format(path_, "data.pkl: values are nested deeper than {}", pickle::kMaxDepth);
     if (const std::int32_t tensor = tree_.tensor_at(id); tensor >= 0) {
+      if (named_.size() >= std::max(kMostNames, 4 * tree_.tensors().size())) {
+        throw_format(path_, "data.pkl: {} tensors are repeated more than {} times", tree_.tensors().size(),
+                     named_.size());
+      }
       named_.emplace_back(name.empty() ? "tensor" : name, static_cast<std::uint32_t>(tensor));
       return;
     }
     const Kind kind = graph_.kind(id);
-    if (kind == Kind::kDict || kind == Kind::kCall) {
-      for (const auto& [key, value] : graph_.entries(id)) visit(value, join(name, key_text(key)), depth + 1);
-    } else if (kind == Kind::kList || kind == Kind::kTuple) {
+    if (kind == Kind::kList || kind == Kind::kTuple || kind == Kind::kSet || kind == Kind::kFrozenSet) {
       std::size_t number = 0;
-      for (const NodeId item : graph_.items(id)) visit(item, join(name, std::to_string(number++)), depth + 1);
+      for (const NodeId item : graph_.items(id)) enter(item, name, std::to_string(number++), depth);
+    } else if (kind == Kind::kDict || kind == Kind::kCall) {
+      for (const auto& [key, value] : graph_.entries(id)) enter(value, name, key_text(key), depth);
+      if (is_set(id)) visit_arguments(id, name, depth);
     }
   }
 
-  static std::string join(const std::string& parent, const std::string& name) {
-    return parent.empty() ? name : parent + "/" + name;
+  // Protocols before 4 make a set out of a list.
+  bool is_set(NodeId id) const {
+    for (const std::string_view global :
+         {"builtins set", "builtins frozenset", "__builtin__ set", "__builtin__ frozenset"}) {
+      if (graph_.calls(id, global)) return true;
+    }
+    return false;
+  }
+
+  void visit_arguments(NodeId call, const std::string& name, unsigned depth) {
+    for (const NodeId argument : graph_.items(graph_.items(call)[1])) visit(argument, name, depth + 1);
+  }
+
+  // Only what can have tensors in it needs a name.
+  void enter(NodeId id, const std::string& parent, const std::string& name, unsigned depth) {
+    const Kind kind = graph_.kind(id);
+    const bool leaf = kind < Kind::kList || kind == Kind::kGlobal || kind == Kind::kPersistent;
+    if (leaf) return;
+    const std::string joined = parent.empty() ? name : parent + "/" + name;
+    name_bytes_ += joined.size();
+    if (name_bytes_ > kMostNameBytes) {
+      throw_format(path_, "data.pkl: the paths of its tensors take more than {} bytes", kMostNameBytes);
+    }
+    visit(id, joined, depth + 1);
   }
 
   std::string key_text(NodeId key) const {
@@ -308,6 +373,7 @@ class Namer {
   const Graph& graph_;
   std::string_view path_;
   std::size_t steps_ = 0;
+  std::size_t name_bytes_ = 0;
   std::vector<std::pair<std::string, std::uint32_t>> named_;
 };
 

@@ -190,11 +190,30 @@ class Resolver {
     value_.integer = inner.integer;
   }
 
+  // A number or a string: a letter and a size, such as "f8".
+  static bool is_plain(std::string_view name) {
+    constexpr std::string_view kLetters = "biufcSU";
+    constexpr std::size_t kLongest = 10;
+    return name.size() >= 2 && name.size() <= kLongest && kLetters.find(name[0]) != std::string_view::npos &&
+           std::all_of(name.begin() + 1, name.end(), [](char digit) { return digit >= '0' && digit <= '9'; });
+  }
+
+  // The state of a dtype is (version, byte order, ...).
+  bool is_little_endian(NodeId dtype) const {
+    const auto states = graph_.items(dtype).subspan(2);
+    if (states.size() > 1 || !graph_.entries(dtype).empty() || !graph_.appended(dtype).empty()) return false;
+    if (states.empty()) return true;
+    if (graph_.kind(states[0]) != Kind::kTuple || graph_.items(states[0]).size() < 2) return false;
+    const NodeId order = graph_.items(states[0])[1];
+    return graph_.kind(order) == Kind::kString && (graph_.text(order) == "<" || graph_.text(order) == "|");
+  }
+
   // scalar(dtype(name, ...), bytes)
   void resolve_numpy_scalar(std::string_view global, std::span<const NodeId> arguments) {
     if (arguments.size() != 2 || !graph_.calls(arguments[0], "numpy dtype")) refuse(global);
     const auto description = graph_.items(graph_.items(arguments[0])[1]);
     if (description.empty() || graph_.kind(description[0]) != Kind::kString) refuse(global);
+    if (!is_plain(graph_.text(description[0])) || !is_little_endian(arguments[0])) refuse(global);
     take_bytes(global, arguments[1]);
     value_.kind = TorchKind::kNumpyScalar;
     value_.items = {description[0]};

@@ -98,7 +98,7 @@ class ZipEncoder {
   void add_text(std::string_view name, std::string_view text) {
     const auto bytes = std::as_bytes(std::span(text));
     Entry& entry = begin(name, text.size());
-    entry.crc32 = crc32(bytes);
+    entry.crc32 = options_.checksums ? crc32(bytes) : 0;
     pending_.add(text);
     cursor_ += text.size();
     end(entry);

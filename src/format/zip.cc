@@ -78,6 +78,9 @@ class Parser {
     std::vector<Header> headers = read_directory(directory);
     std::sort(headers.begin(), headers.end(), [](const Header& a, const Header& b) { return a.offset < b.offset; });
     refuse_duplicates(headers);
+    if (!headers.empty() && headers.front().offset != 0) {
+      throw_format(path_, "{} bytes lie before the first record", headers.front().offset);
+    }
     std::vector<Record> records;
     records.reserve(headers.size());
     for (std::size_t i = 0; i < headers.size(); ++i) {
@@ -88,13 +91,29 @@ class Parser {
   }
 
  private:
-  std::string read(std::uint64_t offset, std::uint64_t nbytes) const {
+  std::string read(std::uint64_t offset, std::uint64_t nbytes) {
+    if (nbytes <= kWindow && (offset < window_at_ || offset + nbytes > window_at_ + window_.size())) {
+      fill_window(offset, nbytes);
+    }
+    if (offset >= window_at_ && offset + nbytes <= window_at_ + window_.size()) {
+      return window_.substr(static_cast<std::size_t>(offset - window_at_), static_cast<std::size_t>(nbytes));
+    }
     std::string bytes(static_cast<std::size_t>(nbytes), '\0');
     source_.read(offset, std::as_writable_bytes(std::span(bytes)));
     return bytes;
   }
 
-  Directory find_directory() const {
+  // The headers of small records lie close together and are read many at a time; those of large ones a page at a time.
+  void fill_window(std::uint64_t offset, std::uint64_t nbytes) {
+    const bool follows = offset >= window_at_ && offset < window_at_ + window_.size() + kWindow;
+    const std::uint64_t length = std::max(nbytes, follows ? kWindow : kSmallWindow);
+    if (offset > source_.size() || nbytes > source_.size() - offset) return;  // the read itself says so
+    window_.resize(static_cast<std::size_t>(std::min(length, source_.size() - offset)));
+    window_at_ = offset;
+    source_.read(offset, std::as_writable_bytes(std::span(window_)));
+  }
+
+  Directory find_directory() {
     const std::uint64_t size = source_.size();
     if (size < kEndBytes) throw_format(path_, "{} bytes are too few for a zip archive", size);
     const std::uint64_t end_at = size - kEndBytes;
@@ -139,7 +158,7 @@ class Parser {
   }
 
   // A field of the end record that is not all ones must agree with the zip64 one.
-  Directory merge_end64(const std::string& locator_bytes, const Directory& narrow, std::uint64_t expected_at) const {
+  Directory merge_end64(const std::string& locator_bytes, const Directory& narrow, std::uint64_t expected_at) {
     Fields locator(locator_bytes);
     locator.take<std::uint32_t>();
     const auto disk = locator.take<std::uint32_t>();
@@ -173,7 +192,7 @@ class Parser {
     return directory;
   }
 
-  std::vector<Header> read_directory(const Directory& directory) const {
+  std::vector<Header> read_directory(const Directory& directory) {
     const std::string bytes = read(directory.offset, directory.nbytes);
     Fields fields(bytes);
     std::vector<Header> headers;
@@ -208,6 +227,9 @@ class Parser {
     if (fields.ended()) throw_format(path_, "the central directory ends within entry {}", number);
     if (disk != 0) throw_format(path_, "the archive has several volumes");
     if (find_invalid_utf8(header.name)) throw_format(path_, "entry {} has a name that is not valid UTF-8", number);
+    if (header.name.find('\0') != std::string::npos) {
+      throw_format(path_, "record {} has a NUL in its name", in_quotes(header.name));
+    }
     take_zip64(header, extra, /*central=*/true);
     refuse_unsupported(header);
     return header;
@@ -245,16 +267,28 @@ class Parser {
     }
   }
 
+  // torch looks names up without regard to case.
   void refuse_duplicates(const std::vector<Header>& headers) const {
-    std::vector<std::string_view> names;
-    for (const Header& header : headers) names.push_back(header.name);
-    if (const auto duplicate = find_duplicate(names)) {
-      throw_format(path_, "record {} appears twice", in_quotes(names[duplicate->first]));
+    std::vector<std::string> lower;
+    for (const Header& header : headers) lower.push_back(in_lower_case(header.name));
+    const std::vector<std::string_view> names(lower.begin(), lower.end());
+    const auto duplicate = find_duplicate(names);
+    if (!duplicate) return;
+    const std::string& first = headers[duplicate->first].name;
+    const std::string& second = headers[duplicate->second].name;
+    if (first == second) throw_format(path_, "record {} appears twice", in_quotes(first));
+    throw_format(path_, "records {} and {} differ in nothing but case", in_quotes(first), in_quotes(second));
+  }
+
+  static std::string in_lower_case(std::string text) {
+    for (char& character : text) {
+      if (character >= 'A' && character <= 'Z') character = static_cast<char>(character - 'A' + 'a');
     }
+    return text;
   }
 
   // `limit`: where the next record, or the central directory, starts.
-  Record check_record(const Header& central, std::uint64_t limit) const {
+  Record check_record(const Header& central, std::uint64_t limit) {
     const std::string name = in_quotes(central.name);
     const std::uint64_t room = limit > central.offset ? limit - central.offset : 0;
     if (room < kLocalBytes + central.name.size()) {
@@ -267,11 +301,15 @@ class Parser {
                    central.offset + local.length, limit);
     }
     Record record{central.name, central.offset, central.offset + local.length, central.nbytes, central.crc32};
-    if ((central.flags & kDescriptorFlag) != 0) check_descriptor(record, left - central.nbytes);
+    if ((central.flags & kDescriptorFlag) != 0) {
+      check_descriptor(record, left - central.nbytes);
+    } else if (left != central.nbytes) {
+      throw_format(path_, "record {}: {} bytes that belong to nothing follow it", name, left - central.nbytes);
+    }
     return record;
   }
 
-  Header read_local(const Header& central, std::uint64_t room) const {
+  Header read_local(const Header& central, std::uint64_t room) {
     const std::string name = in_quotes(central.name);
     const std::string fixed = read(central.offset, kLocalBytes);
     Fields fields(fixed);
@@ -295,35 +333,47 @@ class Parser {
     if (local.name != central.name) {
       throw_format(path_, "record {}: its local header calls it {}", name, in_quotes(local.name));
     }
-    // torch's own says 0 for the compressed size here: with a descriptor only that counts.
+    take_zip64(local, std::string_view(rest).substr(name_length), /*central=*/false);
+    // With a descriptor, what the local header leaves open is 0; torch leaves the compressed size open in any case.
     const bool described = (central.flags & kDescriptorFlag) != 0;
-    if (!described) take_zip64(local, std::string_view(rest).substr(name_length), /*central=*/false);
+    const auto agrees = [&](std::uint64_t here, std::uint64_t there) {
+      return here == there || (described && here == 0);
+    };
     const bool agree = local.flags == central.flags && local.method == central.method &&
-                       (described || (local.crc32 == central.crc32 && local.nbytes == central.nbytes &&
-                                      local.compressed == central.compressed));
+                       agrees(local.crc32, central.crc32) && agrees(local.nbytes, central.nbytes) &&
+                       agrees(local.compressed, central.compressed);
     if (!agree) throw_format(path_, "record {}: its local header and the central directory disagree", name);
     return local;
   }
 
-  void check_descriptor(const Record& record, std::uint64_t room) const {
+  // `room`: the bytes up to what follows, all of which the descriptor takes.
+  void check_descriptor(const Record& record, std::uint64_t room) {
     const std::string name = in_quotes(record.name);
-    const std::string bytes = read(record.offset + record.nbytes, std::min<std::uint64_t>(room, kDescriptor64Bytes));
-    Fields narrow(bytes);
-    const bool found = narrow.take<std::uint32_t>() == kDescriptorSignature &&
-                       narrow.take<std::uint32_t>() == record.crc32 && !narrow.ended();
-    if (!found) throw_format(path_, "record {}: its descriptor and the central directory disagree", name);
-    Fields wide = narrow;
-    const bool agrees_narrow = narrow.take<std::uint32_t>() == record.nbytes &&
-                               narrow.take<std::uint32_t>() == record.nbytes && !narrow.ended();
-    const bool agrees_wide =
-        wide.take<std::uint64_t>() == record.nbytes && wide.take<std::uint64_t>() == record.nbytes && !wide.ended();
-    if (!agrees_narrow && !agrees_wide) {
+    if (room != kDescriptorBytes && room != kDescriptor64Bytes) {
+      throw_format(path_, "record {}: {} bytes follow it, expected a descriptor of {} or {}", name, room,
+                   kDescriptorBytes, kDescriptor64Bytes);
+    }
+    const std::string bytes = read(record.offset + record.nbytes, room);
+    Fields fields(bytes);
+    const bool found =
+        fields.take<std::uint32_t>() == kDescriptorSignature && fields.take<std::uint32_t>() == record.crc32;
+    const auto take_size = [&] {
+      return room == kDescriptorBytes ? fields.take<std::uint32_t>() : fields.take<std::uint64_t>();
+    };
+    const std::uint64_t compressed = take_size();
+    const std::uint64_t nbytes = take_size();
+    if (!found || compressed != record.nbytes || nbytes != record.nbytes) {
       throw_format(path_, "record {}: its descriptor and the central directory disagree", name);
     }
   }
 
+  static constexpr std::uint64_t kWindow = 64 * kKiB;
+  static constexpr std::uint64_t kSmallWindow = 512;
+
   const ByteSource& source_;
   std::string_view path_;
+  std::string window_;  // bytes that were read last
+  std::uint64_t window_at_ = 0;
 };
 
 }  // namespace

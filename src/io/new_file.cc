@@ -72,6 +72,26 @@ NewFile::~NewFile() {
 }
 
 NewFile NewFile::create(const std::filesystem::path& target) {
+  return create(target, /*named=*/false);
+}
+
+NewFile NewFile::create_named(const std::filesystem::path& target) {
+  return create(target, /*named=*/true);
+}
+
+NewFile NewFile::join(const std::filesystem::path& target, const std::string& temporary) {
+  if (temporary.empty() || temporary.find('/') != std::string::npos) {
+    throw_argument("{}: {} can't be the name of its temporary file", target.native(), in_quotes(temporary));
+  }
+  const auto parent = target.has_parent_path() ? target.parent_path() : std::filesystem::path(".");
+  UniqueFd directory(::open(parent.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!directory) throw_errno(target.native(), fmt::format("cannot open the directory {}", parent.native()), errno);
+  UniqueFd fd(::openat(directory.get(), temporary.c_str(), O_RDWR | O_NOFOLLOW | O_CLOEXEC));
+  if (!fd) throw_errno(target.native(), fmt::format("cannot open the temporary file {}", temporary), errno);
+  return NewFile(target.native(), std::move(directory), std::move(fd), {});
+}
+
+NewFile NewFile::create(const std::filesystem::path& target, bool named) {
   if (!target.has_filename()) throw_argument("{}: names no file to write", in_quotes(target.native()));
   const auto parent = target.has_parent_path() ? target.parent_path() : std::filesystem::path(".");
   struct stat status {};
@@ -82,9 +102,10 @@ NewFile NewFile::create(const std::filesystem::path& target) {
   UniqueFd directory(::open(parent.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!directory) throw_errno(target.native(), fmt::format("cannot open the directory {}", parent.native()), errno);
 
-  UniqueFd fd(::openat(directory.get(), ".", O_TMPFILE | O_RDWR | O_CLOEXEC, kNewMode));
+  UniqueFd fd;
+  if (!named) fd.reset(::openat(directory.get(), ".", O_TMPFILE | O_RDWR | O_CLOEXEC, kNewMode));
   std::string temporary;
-  if (!fd && no_tmpfile_here(errno)) {
+  if (named || (!fd && no_tmpfile_here(errno))) {
     for (int attempt = 0; !fd && attempt < kNameAttempts; ++attempt) {
       temporary = temporary_name(file_name_of(target.native()));
       fd.reset(::openat(directory.get(), temporary.c_str(), O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, kNewMode));
@@ -191,11 +212,14 @@ void NewFile::write(std::uint64_t offset, const void* data, std::size_t nbytes) 
   }
 }
 
+void NewFile::sync() {
+  if (::fsync(fd()) != 0) throw_errno(target_, "sync failed, the data may not have reached the drive", errno);
+}
+
 void NewFile::finish(std::uint64_t size, bool durable) {
   if (::ftruncate(fd(), static_cast<off_t>(size)) != 0)
     throw_errno(target_, fmt::format("cannot set the size to {}", size), errno);
-  if (durable && ::fsync(fd()) != 0)
-    throw_errno(target_, "sync failed, the data may not have reached the drive", errno);
+  if (durable) sync();
 }
 
 void NewFile::publish() {

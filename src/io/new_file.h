@@ -29,6 +29,12 @@ class NewFile {
   // is not published is emptied again, or removed where it did not exist. A symbolic link is followed.
   static NewFile in_place(const std::filesystem::path& target);
 
+  // As create(), but under a hidden name from the start, so that other processes can join() and fill it in too. A
+  // process that only joined never gives it a name and never removes it.
+  static NewFile create_named(const std::filesystem::path& target);
+  static NewFile join(const std::filesystem::path& target, const std::string& temporary);
+  const std::string& temporary() const noexcept { return temporary_; }
+
   NewFile(NewFile&& other) noexcept;
   NewFile& operator=(NewFile&&) noexcept = delete;
   ~NewFile();
@@ -47,6 +53,9 @@ class NewFile {
   // Fills in at `offset` through the page cache.
   void write(std::uint64_t offset, const void* data, std::size_t nbytes);
 
+  // Syncs what this process wrote.
+  void sync();
+
   // Sets the final size and, when asked to, syncs. Throws Error; a failed sync is never tried again.
   void finish(std::uint64_t size, bool durable);
 
@@ -61,6 +70,7 @@ class NewFile {
   void withdraw() noexcept;
 
  private:
+  static NewFile create(const std::filesystem::path& target, bool named);
   NewFile(std::string target, UniqueFd directory, UniqueFd fd, std::string temporary);
 
   void take_mode_of_target();

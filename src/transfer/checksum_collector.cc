@@ -10,6 +10,11 @@ namespace penstock {
 void ChecksumCollector::add(std::uint32_t owner, std::uint64_t offset, const std::byte* bytes, std::uint64_t nbytes) {
   const std::span<const std::byte> span(bytes, static_cast<std::size_t>(nbytes));
   const std::uint32_t checksum = kind_ == ChecksumKind::kCrc32c ? crc32c(span) : crc32(span);
+  add_known(owner, offset, checksum, nbytes);
+}
+
+void ChecksumCollector::add_known(std::uint32_t owner, std::uint64_t offset, std::uint32_t checksum,
+                                  std::uint64_t nbytes) {
   const std::lock_guard lock(mutex_);
   parts_.push_back({owner, checksum, offset, nbytes});
 }

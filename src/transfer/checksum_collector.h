@@ -19,6 +19,9 @@ class ChecksumCollector {
   // `owner` is a number below the count given to finish().
   void add(std::uint32_t owner, std::uint64_t offset, const std::byte* bytes, std::uint64_t nbytes);
 
+  // A part whose checksum was computed elsewhere.
+  void add_known(std::uint32_t owner, std::uint64_t offset, std::uint32_t checksum, std::uint64_t nbytes);
+
   // The checksum of each owner's pieces, joined by offset; that of an owner without pieces is the empty one's.
   std::vector<std::uint32_t> finish(std::size_t owner_count);
 

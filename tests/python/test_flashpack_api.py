@@ -22,6 +22,7 @@ import penstock
 import penstock.flashpack as flashpack
 import pytest
 import torch
+from penstock import _core
 from penstock.flashpack import _cast, utils
 from torch import nn
 
@@ -208,7 +209,7 @@ def test_folders_are_made_and_permissions_are_those_of_any_file(tmp_path: Path) 
         ({"x": torch.ones(1)}, {"name_order": ["y"]}, "^there are no tensors to pack$"),
         ({"x": torch.ones(1)}, {"name_order": ["x", "x"]}, "^name_order has 'x' twice$"),
         ({"x": torch.ones(1)}, {"align_bytes": -1}, "^align_bytes must not be negative: -1$"),
-        ({"x": torch.ones(1)}, {"target_dtype": "float16"}, "can't hold elements of float16$"),
+        ({"x": torch.ones(1)}, {"target_dtype": "float16"}, "^expected a torch dtype, not 'float16'$"),
         ({"x": torch.ones(1)}, {"target_dtype": torch.qint8}, "can't hold elements of torch.qint8$"),
         (
             {"x": torch.ones(1)},
@@ -692,3 +693,29 @@ def test_a_small_disk_leaves_the_old_file(tmp_path: Path) -> None:
             assert path.read_bytes() == before
     finally:
         subprocess.run(["umount", str(folder)], check=True)
+
+
+def test_a_file_that_is_replaced_while_it_is_opened_is_not_mixed_with_the_new_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "x.flashpack"
+    tensors = {"a": torch.zeros(64), "b": torch.ones(64)}
+    flashpack.pack_to_file(tensors, path, name_order=["a", "b"])
+    read_footer = _core.flashpack_footer
+
+    def replace_once(text: str) -> str:
+        footer = read_footer(text)
+        monkeypatch.undo()
+        flashpack.pack_to_file(tensors, path, name_order=["b", "a"])
+        return footer
+
+    monkeypatch.setattr(_core, "flashpack_footer", replace_once)
+    helpers.assert_same_tensors(
+        dict(flashpack.iterate_from_flash_tensor(*flashpack.read_flashpack_file(path))), tensors
+    )
+
+
+def test_a_single_text_to_ignore_is_not_taken_for_its_letters() -> None:
+    assert utils.is_ignored_tensor_name("layer.weight", ignore_prefixes="layer.")
+    assert utils.is_ignored_tensor_name("layer.weight", ignore_names="layer.weight")
+    assert not utils.is_ignored_tensor_name("lm_head", "all of them", "layer.", ".d")

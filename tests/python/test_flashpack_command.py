@@ -200,6 +200,27 @@ class Evil:
         return os.mkdir, (str(self.marker),)
 
 
+def test_files_that_start_like_a_pickle_are_read_as_what_they_are(tmp_path: Path) -> None:
+    weights = {"w" * 67: torch.arange(4.0)}  # of which the header has 128 bytes
+    safetensors.torch.save_file(weights, tmp_path / "a.safetensors")
+    packed = {"x": torch.tensor([0x80, 2, 3], dtype=torch.uint8)}
+    pack_to_file(packed, tmp_path / "b.flashpack")
+    for name, expected in (("a.safetensors", weights), ("b.flashpack", packed)):
+        assert (tmp_path / name).read_bytes()[:1] == b"\x80"
+        made = commands.convert_to_flashpack(str(tmp_path / name), str(tmp_path / "made.flashpack"))
+        helpers.assert_same_tensors(revert_from_file(made), expected)
+
+
+@pytest.mark.parametrize("arguments", [["--subfolder", "x"], ["--variant", "fp16"], ["--use-transformers"]])
+def test_what_is_for_folders_is_refused_for_a_file(
+    tmp_path: Path, arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    penstock.save({"x": torch.ones(2)}, tmp_path / "a.safetensors")
+    code, _, err = run(capsys, "convert", tmp_path / "a.safetensors", tmp_path / "b.flashpack", *arguments)
+    assert (code, not (tmp_path / "b.flashpack").exists()) == (1, True)
+    assert "a.safetensors: is a file; a subfolder, a variant or a library is for folders and repositories" in err
+
+
 def test_what_is_no_state_dict_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     cases: dict[str, Any] = {
         "list": [torch.ones(1)],

@@ -1,10 +1,15 @@
 """For code that is written for DeepSpeed's FastPersist: change the import, keep the rest.
 
+    from penstock.fastpersist import CheckpointEngine, fastpersist_save, serialization
     from penstock.fastpersist import FastFileWriter, FastFileWriterConfig, get_aio_handle, get_pinned_buffer
 
     writer = FastFileWriter("model.pt", FastFileWriterConfig(get_aio_handle(), get_pinned_buffer()))
     torch.save(model.state_dict(), writer)
     writer.close()
+
+    stats = fastpersist_save(model.state_dict(), "model.pt")
+    serialization.save(model.state_dict(), "model.pt")  # torch.save, and serialization.load for torch.load
+    engine = CheckpointEngine({"checkpoint": {"writer": {"decoupled": True}}})
 
 What differs, on purpose:
 
@@ -15,17 +20,24 @@ What differs, on purpose:
 - Buffers and sizes need no alignment.
 """
 
+from . import serialization
 from .aio import aio_handle, get_aio_handle, get_gds_handle
+from .engine import CheckpointEngine
 from .pinned import get_pinned_buffer
+from .save import fastpersist_save, fastpersist_save_legacy
 from .writers import FastFileWriter, FastFileWriterConfig, MockFileWriter, PyFileWriter
 
 __all__ = [
+    "CheckpointEngine",
     "FastFileWriter",
     "FastFileWriterConfig",
     "MockFileWriter",
     "PyFileWriter",
     "aio_handle",
+    "fastpersist_save",
+    "fastpersist_save_legacy",
     "get_aio_handle",
     "get_gds_handle",
     "get_pinned_buffer",
+    "serialization",
 ]

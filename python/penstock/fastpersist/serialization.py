@@ -1,25 +1,30 @@
 """save and load with the signatures of torch.save and torch.load.
 
 What the engine can do itself (a path, and data rather than a program) it does: storages move at the drive's rate with the
-GIL free, and no pickle is executed. Everything else is handed to torch, with the same result.
+GIL free, and no pickle is executed. Everything else is handed to torch, with the same result. A file that is damaged is
+refused, and torch is not asked.
 """
 
 from __future__ import annotations
 
-import os
 import pickle
-from collections.abc import Callable
 from typing import Any
 
-import torch
-
 from .. import _core
-from .._load import title
 from .._options import Stats, load_options, path_text
-from .._progress import reporting
 from .._torch_files import make_tree_writer
-from .._tree import load_tree
+from .._tree import load_tree, load_tree_without_data
 from ..errors import FormatError, UnsupportedError
+from ._fallback import (
+    check_pickle,
+    is_for_torch,
+    load_by_torch,
+    needs_torch_to_load,
+    needs_torch_to_save,
+    save_by_torch,
+)
+from ._placing import is_meta, placing
+from ._torch_settings import map_by_default, storage_alignment, writes_checksums
 
 DEFAULT_PROTOCOL = 2
 _CLASSIC_ALIGNMENT = 64
@@ -41,30 +46,32 @@ def save(
 ) -> None:
     """Saves any object that pickle takes, as torch.save does, in a file that torch.load reads.
 
-    To a path the file appears whole and durable, or not at all. durable: wait until the drive has it. classic: place the
-    records where torch.save would, so that the file is byte for byte its own; without, large tensors start on multiples of
-    4096, as torch.save does with ``storage_alignment=4096``. stats: filled with what was done.
+    To a path the file appears whole and durable, or not at all. File objects, saves without data
+    (``torch.serialization.skip_data``, fake tensors) and files without a byte order are torch's.
+
+    durable: wait until the drive has it. classic: place the records where torch.save would, so that the file is byte for byte
+    its own; without, large tensors start on multiples of 4096, as torch.save does with ``storage_alignment=4096``. stats:
+    filled with what was done.
     """
-    if not _is_path(f) or _disable_byteorder_record or _wants_torch(obj):
-        _save_by_torch(
-            obj, f, pickle_module, pickle_protocol, _use_new_zipfile_serialization, _disable_byteorder_record
-        )
+    reason = needs_torch_to_save(f, _disable_byteorder_record)
+    if reason is None:
+        arguments: dict[str, Any] = {"format": "torch-legacy", "durable": durable}
+        if _use_new_zipfile_serialization:
+            arguments.update(_zip_arguments(classic))
+            arguments["format"] = "torch"
+        try:
+            writer, owners = make_tree_writer(
+                obj, f, arguments, None, pickle_module=pickle_module, protocol=pickle_protocol, whole_modules=True
+            )
+        except UnsupportedError as problem:
+            reason = str(problem)
+    if reason is not None:
+        save_by_torch(obj, f, pickle_module, pickle_protocol, _use_new_zipfile_serialization, _disable_byteorder_record)
+        _fill(stats, {"path": "torch", "reason": reason})
         return
-    arguments: dict[str, Any] = {
-        "format": "torch" if _use_new_zipfile_serialization else "torch-legacy",
-        "durable": durable,
-    }
-    if _use_new_zipfile_serialization:
-        alignment = _configured_alignment()
-        arguments["record_alignment"] = alignment if classic or alignment != _CLASSIC_ALIGNMENT else 0
-        arguments["record_checksums"] = torch.serialization.get_crc32_options()
-    writer, owners = make_tree_writer(
-        obj, f, arguments, None, pickle_module=pickle_module, protocol=pickle_protocol, whole_modules=True
-    )
     counters = writer.commit()
-    del owners
-    if stats is not None:
-        stats.update(Stats(counters))
+    del owners  # Their memory was borrowed until here.
+    _fill(stats, counters)
 
 
 def load(
@@ -79,74 +86,47 @@ def load(
 ) -> Any:
     """Loads what torch.save or `save` saved, as torch.load does with these arguments.
 
-    With weights_only=False a pickle that is more than data is handed to torch, which executes it.
+    A pickle that is more than data is handed to torch, which executes it with weights_only=False and refuses it otherwise
+    (but for classes that were allowed with ``torch.serialization.add_safe_globals``). stats: filled with what was done.
     """
-    if _is_path(f) and pickle_module is None and not pickle_load_args:
+    reason = needs_torch_to_load(f, pickle_module, pickle_load_args)
+    if reason is None:
         try:
-            return _load(f, map_location, bool(mmap), stats)
-        except (UnsupportedError, FormatError):
-            # torch has the last word: it may know a class that was allowed, or explain what is wrong in its own way.
-            return torch.load(f, map_location, weights_only=weights_only is not False, mmap=mmap)
-    only = weights_only if weights_only is not None else pickle_module is None
-    return torch.load(f, map_location, pickle_module, weights_only=only, mmap=mmap, **pickle_load_args)
-
-
-def _load(path: Any, map_location: Any, mapped: bool, stats: dict[str, Any] | None) -> Any:
-    checkpoint = _core.TorchCheckpoint(path_text(path))
-    options = load_options(cache="mmap" if mapped else "auto")
-    with reporting(None, f"loading {title(path)}") as callback:
-        tree, counters = load_tree(checkpoint, options, callback, _placing(map_location))
-    if stats is not None:
-        stats.update(Stats(counters))
+            return _load(path_text(f), map_location, map_by_default() if mmap is None else mmap, stats)
+        except (UnsupportedError, FormatError) as problem:
+            if not is_for_torch(problem):
+                raise
+            reason = str(problem)
+        check_pickle(path_text(f))
+    tree = load_by_torch(f, map_location, pickle_module, weights_only, mmap, pickle_load_args)
+    _fill(stats, {"path": "torch", "reason": reason})
     return tree
 
 
-def _placing(map_location: Any) -> Callable[[torch.UntypedStorage, str], Any]:
-    """What to do with a storage that was at a location: torch's rules for map_location."""
-    restore = torch.serialization.default_restore_location
-    if map_location is None:
-        return lambda storage, location: storage if location == "cpu" else restore(storage, location)
-    if isinstance(map_location, dict):
-        return lambda storage, location: restore(storage, map_location.get(location, location))
-    if isinstance(map_location, (str, torch.device)):
-        target = str(map_location)
-        return lambda storage, _: storage if target == "cpu" else restore(storage, target)
-
-    def call(storage: torch.UntypedStorage, location: str) -> Any:
-        placed = map_location(storage, location)
-        return restore(storage, location) if placed is None else placed
-
-    return call
+def _zip_arguments(classic: bool) -> dict[str, Any]:
+    alignment = storage_alignment()
+    chosen = classic or alignment != _CLASSIC_ALIGNMENT
+    return {"record_alignment": alignment if chosen else 0, "record_checksums": writes_checksums()}
 
 
-def _is_path(f: Any) -> bool:
-    return isinstance(f, (str, os.PathLike))
+def _load(path: str, map_location: Any, mapped: bool, stats: dict[str, Any] | None) -> Any:
+    checkpoint = _core.TorchCheckpoint(path)
+    if is_meta(map_location):
+        return load_tree_without_data(checkpoint)
+    if mapped and not _is_zip(path):
+        raise UnsupportedError(f"{path}: torch maps zips only")
+    options = load_options(cache="mmap" if mapped else "auto")
+    place = placing(map_location, {location for _, location, _, _ in checkpoint.storages()})
+    tree, counters = load_tree(checkpoint, options, None, place)
+    _fill(stats, counters)
+    return tree
 
 
-def _wants_torch(obj: Any) -> bool:
-    """Modes that only torch knows: saves without data, and tensors that have none."""
-    from torch._subclasses.fake_tensor import FakeTensor
-
-    skipping = getattr(torch.serialization, "_serialization_tls", None)
-    return bool(getattr(skipping, "skip_data", False)) or isinstance(obj, FakeTensor)
+def _is_zip(path: str) -> bool:
+    with open(path, "rb") as file:
+        return file.read(4) == b"PK\x03\x04"
 
 
-def _configured_alignment() -> int:
-    try:
-        from torch.utils.serialization import config
-    except ImportError:
-        return _CLASSIC_ALIGNMENT
-    return int(getattr(config.save, "storage_alignment", _CLASSIC_ALIGNMENT))
-
-
-def _save_by_torch(
-    obj: Any, f: Any, pickle_module: Any, protocol: int, zipped: bool, disable_byteorder_record: bool
-) -> None:
-    torch.save(
-        obj,
-        f,
-        pickle_module=pickle_module,
-        pickle_protocol=protocol,
-        _use_new_zipfile_serialization=zipped,
-        _disable_byteorder_record=disable_byteorder_record,
-    )
+def _fill(stats: dict[str, Any] | None, counters: dict[str, Any]) -> None:
+    if stats is not None:
+        stats.update(Stats(counters))

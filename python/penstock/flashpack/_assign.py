@@ -133,7 +133,10 @@ def _mismatch(tensor: StoredTensor, value: torch.Tensor, rules: Rules) -> str | 
         return None
     if isinstance(value, torch.nn.Parameter) and _kind(tensor.dtype) == _kind(value.dtype):
         return None
-    return f"{tensor.name} is {_short(tensor.dtype)} in the file and {_short(value.dtype)} in the model"
+    return (
+        f"{tensor.name} is {_short(tensor.dtype)} in the file and {_short(value.dtype)} in the model "
+        "(coerce_dtype=True converts it)"
+    )
 
 
 def _kind(dtype: torch.dtype) -> tuple[bool, bool, bool]:

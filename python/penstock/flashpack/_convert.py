@@ -18,7 +18,7 @@ from .._torch import DTYPES
 from ..errors import ArgumentError, FormatError
 from ._cast import engine_converts
 from ._torch_files import save_torch_file
-from .deserialization import get_flashpack_file_metadata, revert_from_file
+from .deserialization import get_flashpack_file_metadata, is_flashpack_file, revert_from_file
 from .serialization import pack_to_file
 from .utils import checked_dtype, filter_state_dict, is_ignored_tensor_name, print_phases, string_to_dtype
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 _TORCH_SUFFIXES = (".pt", ".pth", ".bin", ".ckpt")
 _PICKLE = b"\x80"
+_ZIP = b"PK\3\4"
 
 
 class Ignored(NamedTuple):
@@ -161,11 +162,13 @@ def check_target(source: str | None, target: str, overwrite: bool) -> None:
 
 
 def _is_torch_file(path: str) -> bool:
-    if os.path.isdir(path):
+    if os.path.isdir(path) or is_flashpack_file(path):
         return False
     with open(path, "rb") as file:
-        start = file.read(1)
-    return start == _PICKLE or zipfile.is_zipfile(path)
+        start = file.read(9)
+    # The length of a safetensors header can start like a pickle: its upper half is zero, and JSON follows.
+    is_safetensors = start[4:] == b"\0\0\0\0{"
+    return start.startswith(_ZIP) or (start.startswith(_PICKLE) and not is_safetensors)
 
 
 def _load_torch_file(path: str) -> Mapping[str, Any]:

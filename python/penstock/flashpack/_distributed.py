@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 import torch.distributed as dist
 
-from .. import _core
-from .._options import load_options, parse_size, path_text
+from .._options import load_options, parse_size
 from .._reader import Reader
 from .._torch import DTYPES
 from ..errors import ArgumentError, UnsupportedError
 from ._ranks import DistributedError, Ranks
+from ._read import open_blocks
 from ._shares import Share, Step, contiguous_steps, round_up, single_reader_steps, window_steps
 from ._storage import FlashTensorStorage
 from .constants import (
@@ -107,9 +107,8 @@ class _Source:
     """The file as its blocks."""
 
     def __init__(self, path: Path) -> None:
-        text = path_text(path)
-        self.footer = _core.flashpack_footer(text)
-        self._reader = Reader(_core.open_flashpack_blocks(text), "torch", partial(load_options))
+        self.footer, core = open_blocks(path)
+        self._reader = Reader(core, "torch", partial(load_options))
         self.blocks = [_Block(tensor.dtype, tensor.nbytes) for tensor in self._lazy()]
 
     def _lazy(self) -> list[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from contextlib import closing
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from .._options import Path
 
 _FORMAT = "flashpack"
+_MAX_REPLACEMENTS = 10
 
 
 class StoredTensor(NamedTuple):
@@ -65,6 +67,25 @@ def _moved(stream: _core.TensorStream, device: torch.device) -> dict[str, torch.
     while (landed := stream.next()) is not None:
         tensors.update((name, tensor.to(device)) for name, tensor in _torch.build(*landed).items())
     return tensors
+
+
+def open_blocks(path: Path) -> tuple[str, _core.Reader]:
+    """The footer and the blocks of one and the same file, whatever takes its name meanwhile."""
+    text = path_text(path)
+    for _ in range(_MAX_REPLACEMENTS):
+        before = _identity(text)
+        footer, reader = _core.flashpack_footer(text), _core.open_flashpack_blocks(text)
+        if _identity(text) == before:
+            return footer, reader
+    raise FormatError(f"{text}: is replaced again and again while it is opened")
+
+
+def _identity(path: str) -> tuple[int, int, int, int] | None:
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None  # Opening it says why.
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
 class ReadBlocks:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-import tempfile
+import secrets
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -12,28 +13,20 @@ import torch
 def save_torch_file(state: dict[str, Any], path: str) -> None:
     """Saves to a file beside the target, which takes its place once the drive has it all."""
     folder = os.path.dirname(os.path.abspath(path))
-    descriptor, temporary = tempfile.mkstemp(dir=folder, prefix=".penstock-")
+    temporary = os.path.join(folder, f".penstock-{secrets.token_hex(8)}")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)  # less the umask
     try:
         with os.fdopen(descriptor, "wb") as file:
             torch.save(state, file)
             file.flush()
-            os.fchmod(descriptor, _mode_of(path))
+            with suppress(FileNotFoundError):
+                os.fchmod(descriptor, os.stat(path).st_mode & 0o777)  # of the file that is replaced
             os.fsync(descriptor)
         os.replace(temporary, path)
     except BaseException:
         os.unlink(temporary)
         raise
     _sync_folder(folder)
-
-
-def _mode_of(path: str) -> int:
-    """The permissions of the file that is replaced, or those that a new one gets."""
-    try:
-        return os.stat(path).st_mode & 0o777
-    except FileNotFoundError:
-        mask = os.umask(0)
-        os.umask(mask)
-        return 0o666 & ~mask
 
 
 def _sync_folder(folder: str) -> None:

@@ -172,6 +172,8 @@ def convert_to_flashpack(
         )
     source = os.fsdecode(source)
     is_part = any(kwargs.get(name) for name in ("subfolder", "variant"))
+    if os.path.isfile(source) and (is_part or library is not None):
+        raise ArgumentError(f"{source}: is a file; a subfolder, a variant or a library is for folders and repositories")
     if library is None and (os.path.isfile(source) or (_is_folder_of_shards(source) and not is_part)):
         if destination_path is None and os.path.isdir(source):
             destination_path = os.path.join(source, _WEIGHTS_NAME)

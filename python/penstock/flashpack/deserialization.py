@@ -19,7 +19,7 @@ from .._torch import DTYPES, build
 from ..errors import ArgumentError, Error
 from ._assign import Rules, Source, assign
 from ._distributed import read_flashpack_file_distributed, resolve_shard_strategy
-from ._read import OpenFile, ReadBlocks
+from ._read import OpenFile, ReadBlocks, open_blocks
 from ._storage import FlashTensorStorage, MacroblockSpec, TensorIndexRecord, index_records
 from .constants import (
     DEFAULT_CHUNK_BYTES,
@@ -96,8 +96,11 @@ def read_flashpack_file(
     """
     with timer("read_metadata", silent):
         if metadata is None:
-            metadata = get_flashpack_file_metadata(path)
-        reader = Reader(_core.open_flashpack_blocks(path_text(path)), "torch", partial(load_options))
+            footer, core = open_blocks(path)
+            metadata = json.loads(footer)
+        else:
+            core = _core.open_flashpack_blocks(path_text(path))
+        reader = Reader(core, "torch", partial(load_options))
     with timer("read_payload", silent):
         place = torch.device(device)
         blocks = _read_blocks(reader) if place.type == "cpu" else _read_blocks_to(reader, place, _PIECE_BYTES)

@@ -50,6 +50,8 @@ def dtype_to_string(dtype: torch.dtype) -> str:
 def checked_dtype(dtype: torch.dtype) -> torch.dtype:
     """The dtype; refused when a file can't hold it."""
     name = NAMES.get(dtype) if isinstance(dtype, torch.dtype) else None
+    if not isinstance(dtype, torch.dtype):
+        raise UnsupportedTypeError(f"expected a torch dtype, not {dtype!r}")
     if name is None or BITS[name] < 8:
         raise UnsupportedTypeError(f"a FlashPack file can't hold elements of {dtype}")
     return dtype
@@ -113,10 +115,15 @@ def is_ignored_tensor_name(
 ) -> bool:
     """Whether a name is among those to leave out."""
     return (
-        name in (ignore_names or ())
-        or name.startswith(tuple(ignore_prefixes or ()))
-        or name.endswith(tuple(ignore_suffixes or ()))
+        name in _texts(ignore_names)
+        or name.startswith(_texts(ignore_prefixes))
+        or name.endswith(_texts(ignore_suffixes))
     )
+
+
+def _texts(texts: Collection[str] | None) -> tuple[str, ...]:
+    """A single text is one, not its letters."""
+    return (texts,) if isinstance(texts, str) else tuple(texts or ())
 
 
 def filter_state_dict(

@@ -1,0 +1,63 @@
+// ParallelSave: one file, written by several processes at once, each its share of the bytes.
+//
+// Every process holds the whole state (replicas do) and adds the same tensors in the same order, so all lay out the
+// same file. Who tells whom is the caller's: MPI, torch.distributed, a pipe. The steps, each of which may throw:
+//
+//   all     ParallelSave save(std::move(writer));      compare fingerprint() with the others'
+//   first   const std::string name = save.create();    tell the others the name
+//   others  save.join(name);
+//   all     const auto sums = save.write(rank, count); tell the first one
+//   first   save.commit(all_sums);                     only now the target changes
+//
+// A process that gives up is destroyed and tells the others; when the first one is destroyed before commit() has
+// returned, the temporary file goes and the target is what it was.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "penstock/writer.h"
+
+namespace penstock {
+
+// What one process found of one tensor: the checksum of the part that it wrote.
+struct ShareChecksum {
+  std::uint32_t tensor = 0;
+  std::uint32_t checksum = 0;
+  std::uint64_t offset = 0;  // in the file
+  std::uint64_t nbytes = 0;
+};
+
+class ParallelSave {
+ public:
+  struct State;  // the library's own
+
+  // Takes what `writer` collected. One file only: SaveOptions::max_shard_size is refused.
+  explicit ParallelSave(Writer writer);
+  ParallelSave(ParallelSave&&) noexcept;
+  ParallelSave& operator=(ParallelSave&&) noexcept;
+  ~ParallelSave();
+
+  // Equal in all processes whose files would be equal in everything but the tensors' bytes.
+  std::uint64_t fingerprint() const noexcept;
+
+  // Makes the temporary file beside the target and reserves its space. Returns its name in that directory.
+  std::string create();
+
+  // Opens the file that another process made.
+  void join(const std::string& temporary);
+
+  // Writes share `rank` of `count`, the shares being equal but for alignment, and syncs it.
+  std::vector<ShareChecksum> write(unsigned rank, unsigned count);
+
+  // Writes what lies between the data, syncs, and gives the file its name. `checksums`: of all processes.
+  Stats commit(std::span<const ShareChecksum> checksums);
+
+ private:
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace penstock

@@ -1,0 +1,133 @@
+"""Saves by several ranks: one ordinary file, each rank writing its share of the bytes."""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+
+from . import _core
+from ._options import Stats
+from ._pickle import Pickled, pickle_object
+from ._save import is_torch_format, make_writer
+from ._torch_files import make_pickled_writer
+from .errors import ArgumentError
+from .flashpack._ranks import DistributedError, Ranks
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from ._options import Path, SaveArguments
+
+DEFAULT_TIMEOUT = 300.0
+_PARTITIONS = ("replica", "socket", "machine")
+_CHECKSUM = struct.Struct("<IIQQ")
+
+
+def save_parallel(
+    obj: Any,
+    path: Path,
+    *,
+    partition: str = "replica",
+    timeout: float = DEFAULT_TIMEOUT,
+    **arguments: Unpack[SaveArguments],
+) -> Stats:
+    """Saves what every rank of the default process group holds, as one ordinary file, in parallel.
+
+    Every rank calls it with the same state (as data-parallel replicas have it) and the same arguments, which are those of
+    `save`. Rank 0 lays the file out, reserves its space and, once all have written and synced their shares, gives it its name.
+    If any rank fails, dies or takes longer than `timeout` seconds to answer, every rank raises and the old file stays.
+
+    partition: who writes: every "replica", or one rank of each "machine" (LOCAL_RANK 0), or two of it, one for each
+        "socket" (the first of each half of its ranks).
+    """
+    if partition not in _PARTITIONS:
+        raise ArgumentError(f"partition must be one of {', '.join(_PARTITIONS)}, not {partition!r}")
+    if not dist.is_initialized() or dist.get_world_size() == 1:
+        from ._save import save
+
+        return save(obj, path, **arguments)
+    with Ranks(str(path), torch.device("cpu"), timeout) as ranks:
+        return _Save(ranks, path, dict(arguments)).run(obj, partition)
+
+
+class _Save:
+    """One rank's part."""
+
+    def __init__(self, ranks: Ranks, path: Path, arguments: dict[str, Any]) -> None:
+        self._ranks = ranks
+        self._path = path
+        self._arguments = arguments
+
+    def run(self, obj: Any, partition: str) -> Stats:
+        ranks = self._ranks
+        save, owners = self._prepare(obj)
+        other = ranks.first_that_differs(struct.pack("<Q", save.fingerprint))
+        if other is not None:
+            raise DistributedError(f"{self._path}: rank {other} has other tensors than rank 0")
+        writers = self._writers(partition)
+        name = self._open(save)
+        found = ranks.together(lambda: self._write(save, writers))
+        checksums = self._gather(found)
+        stats = ranks.together(lambda: save.commit(checksums) if ranks.rank == 0 else {})
+        del name, owners
+        return Stats(json.loads(ranks.send(json.dumps(stats).encode(), 0)))
+
+    def _prepare(self, obj: Any) -> tuple[_core.ParallelSave, list[Any]]:
+        ranks = self._ranks
+        if is_torch_format(self._arguments.get("format"), self._path):
+            pickled = self._take_first(ranks.together(lambda: self._pickle(obj)))
+            make = partial(make_pickled_writer, pickled)
+        else:
+            make = partial(make_writer, obj)
+        writer, owners = ranks.together(lambda: make(self._path, dict(self._arguments), None))
+        return ranks.together(lambda: _core.ParallelSave(writer)), owners
+
+    def _pickle(self, obj: Any) -> Pickled:
+        state = obj.state_dict() if isinstance(obj, torch.nn.Module) else obj
+        return pickle_object(state, legacy=self._arguments.get("format") == "torch-legacy")
+
+    def _take_first(self, own: Pickled) -> Pickled:
+        """Rank 0's pickle, over this rank's storages: the tree is the same, but addresses in it differ."""
+        ranks = self._ranks
+        data = ranks.send(own.data, 0)
+        keys = ranks.send("\n".join(each.key for each in own.storages).encode(), 0).decode().splitlines()
+
+        def match() -> Pickled:
+            if len(keys) != len(own.storages):
+                raise ArgumentError(f"{self._path}: {len(own.storages)} storages, where rank 0 has {len(keys)}")
+            return Pickled(data, [each._replace(key=key) for each, key in zip(own.storages, keys, strict=True)])
+
+        return ranks.together(match)
+
+    def _writers(self, partition: str) -> list[int]:
+        """The ranks that write, in order."""
+        if partition == "replica":
+            return list(range(self._ranks.world))
+        local, count = int(os.environ.get("LOCAL_RANK", "0")), int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+        chosen = local == 0 or (partition == "socket" and local == (count + 1) // 2)
+        flags = self._everyone(b"\1" if chosen else b"\0")
+        return [rank for rank, flag in enumerate(flags) if flag == b"\1"] or [0]
+
+    def _open(self, save: _core.ParallelSave) -> str:
+        ranks = self._ranks
+        made = ranks.together(lambda: save.create() if ranks.rank == 0 else "")
+        name = ranks.send(made.encode(), 0).decode()
+        ranks.together(lambda: save.join(name) if ranks.rank != 0 else None)
+        return name
+
+    def _write(self, save: _core.ParallelSave, writers: list[int]) -> list[tuple[int, int, int, int]]:
+        rank = self._ranks.rank
+        return save.write(writers.index(rank), len(writers)) if rank in writers else []
+
+    def _gather(self, found: list[tuple[int, int, int, int]]) -> list[tuple[int, int, int, int]]:
+        packed = b"".join(_CHECKSUM.pack(*row) for row in found)
+        return [row for part in self._everyone(packed) for row in _CHECKSUM.iter_unpack(part)]
+
+    def _everyone(self, content: bytes) -> list[bytes]:
+        return [self._ranks.send(content, rank) for rank in range(self._ranks.world)]

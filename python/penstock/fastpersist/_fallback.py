@@ -1,0 +1,105 @@
+"""What is torch's to save and load, and why."""
+
+from __future__ import annotations
+
+import os
+import zipfile
+from typing import Any
+
+import torch
+
+from ..errors import Error, FormatError, UnsupportedError
+from ._torch_settings import fakes_tensors, maps_shared, reads_big_endian, skips_data
+
+# How the engine says that a file is whole, but more than data or not of a kind that it reads. All else is damage.
+_NOT_DAMAGE = (
+    "is not one that a checkpoint's data needs",  # a global
+    "which data does not need",  # an opcode
+    "not a torch checkpoint",
+    "a TorchScript archive",
+    "its byte order is",
+    "written by a big-endian machine",
+    "is compressed (method",
+    "a tensor that is marked",  # conjugated, negated
+    "a storage that is a view of another",
+    "a string is not valid UTF-8",  # Python allows half of a surrogate pair
+)
+
+
+def needs_torch_to_save(f: Any, disable_byteorder_record: bool) -> str | None:
+    """Why a save is torch's from the start; None when it is not."""
+    if not _is_path(f):
+        return f"a {type(f).__name__} is not a path"
+    if disable_byteorder_record:
+        return "the byte order is not to be recorded"
+    if skips_data():
+        return "the data is to be skipped"
+    return None
+
+
+def needs_torch_to_load(f: Any, pickle_module: Any, pickle_load_args: dict[str, Any]) -> str | None:
+    """Why a load is torch's from the start; None when it is not."""
+    if not _is_path(f):
+        return f"a {type(f).__name__} is not a path"
+    if pickle_module is not None or pickle_load_args:
+        return "a pickle module or its arguments were given"
+    if skips_data() or fakes_tensors():
+        return "the data is to be skipped"
+    if maps_shared():
+        return "maps are to be shared"
+    if reads_big_endian():
+        return "files are taken to be big-endian"
+    return None
+
+
+def is_for_torch(problem: Error) -> bool:
+    """Whether torch may be able to load what the engine refused. What is damaged it must not try."""
+    return isinstance(problem, UnsupportedError) or any(words in str(problem) for words in _NOT_DAMAGE)
+
+
+def check_pickle(path: str) -> None:
+    """Refuses a zip whose pickle is not what was written: a damaged one can look like a program."""
+    if not zipfile.is_zipfile(path):
+        return
+    with zipfile.ZipFile(path) as archive:
+        for record in archive.infolist():
+            if record.filename.endswith("/data.pkl") and record.CRC != 0:
+                _check_record(path, archive, record)
+
+
+def _check_record(path: str, archive: zipfile.ZipFile, record: zipfile.ZipInfo) -> None:
+    try:
+        archive.read(record)
+    except zipfile.BadZipFile as problem:
+        raise FormatError(f"{path}: record {record.filename!r}: its CRC-32 does not match its bytes") from problem
+
+
+def save_by_torch(
+    obj: Any, f: Any, pickle_module: Any, protocol: int, zipped: bool, disable_byteorder_record: bool
+) -> None:
+    torch.save(
+        obj,
+        f,
+        pickle_module=pickle_module,
+        pickle_protocol=protocol,
+        _use_new_zipfile_serialization=zipped,
+        _disable_byteorder_record=disable_byteorder_record,
+    )
+
+
+def load_by_torch(
+    f: Any,
+    map_location: Any,
+    pickle_module: Any,
+    weights_only: bool | None,
+    mmap: bool | None,
+    pickle_load_args: dict[str, Any],
+) -> Any:
+    """torch.load, whose default for weights_only was another one before torch 2.6."""
+    if weights_only is None and pickle_module is None and "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD" not in os.environ:
+        weights_only = True
+    return torch.load(f, map_location, pickle_module, weights_only=weights_only, mmap=mmap, **pickle_load_args)
+
+
+def _is_path(f: Any) -> bool:
+    return isinstance(f, (str, os.PathLike))
