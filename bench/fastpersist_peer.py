@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import os
 import pickle
+import struct
+import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 LEGACY_MAGIC, LEGACY_VERSION = 0x1950A86A20F9469CFC6C, 1001
@@ -36,12 +38,21 @@ SMALL = Tuning(block_mib=8, queue_depth=8, threads=1, overlap_events=False, buff
 LARGE = Tuning(block_mib=16, queue_depth=64, threads=4, overlap_events=True, buffer_mb=256)
 
 
+def tuning_for(buffer_mb: int) -> Tuning:
+    """The one whose staging memory is of this size, or the smaller one with it."""
+    return LARGE if buffer_mb >= LARGE.buffer_mb else replace(SMALL, buffer_mb=buffer_mb)
+
+
 def load_operators() -> None:
     """Builds or loads what is compiled; raises where that can't be done."""
     os.environ.setdefault("DS_ACCELERATOR", "cpu")
-    os.environ.setdefault("MAX_JOBS", "1")
-    from deepspeed.ops.op_builder import AsyncIOBuilder, UtilsBuilder
+    os.environ["PATH"] = f"{os.path.dirname(sys.executable)}:{os.environ['PATH']}"  # where pip puts ninja
+    import deepspeed.io.fast_file_writer as writers
+    from deepspeed.ops.op_builder import AsyncIOBuilder
+    from deepspeed.ops.op_builder.utils import UtilsBuilder
 
+    # Its list for the CPU lacks this operator, though that is plain C++, and the writer can't be made without it.
+    writers.UtilsBuilder = UtilsBuilder
     if not AsyncIOBuilder().is_compatible(verbose=False):
         raise RuntimeError("DeepSpeed's async_io can't be built here: it needs libaio-dev")
     AsyncIOBuilder().load(verbose=False)
@@ -72,9 +83,14 @@ def make_writer(path: str, tuning: Tuning, double_buffer: bool = True) -> Callab
 
 
 def save_storages(tensors: Any, writer: Any) -> None:
-    """The legacy format with all storages handed over in one list: what FastPersist's changes to torch.save come to."""
-    storages = write_legacy_head(tensors, writer)
-    writer.save_torch_storage_object_list(storages, save_size=True)
+    """The legacy format with storages handed over whole: what FastPersist's changes to torch.save come to.
+
+    One by one, with their sizes written here: when it writes the sizes itself, as of 0.19.8, it reads them from memory that
+    it has freed, and the file does not load.
+    """
+    for storage, dtype in write_legacy_head(tensors, writer):
+        writer.write(struct.pack("<q", storage.nbytes() // dtype.itemsize))
+        writer.save_torch_storage_object_list([(storage, dtype)], save_size=False)
 
 
 def write_legacy_head(tensors: Any, file: Any) -> list[tuple[Any, Any]]:

@@ -76,12 +76,11 @@ TORCH_LOADED, LEGACY_LOADED = "torch-cold: penstock.load", "torch-cold: penstock
 TORCH_FIO = "torch-save: fio direct write"
 FASTPERSIST = (
     "torch-save: FastPersist legacy",
-    "torch-save: FastPersist legacy, one list",
-    "torch-save: FastPersist legacy, one list, 256 MB",
+    "torch-save: FastPersist legacy, whole storages",
+    "torch-save: FastPersist legacy, whole storages, 256 MB",
 )
 MEMCPY, STILL = "async: memcpy, one core", "train: no checkpoint"
 TINY_SAVED, TINY_LOADED = "tiny-save: penstock pack_to_file", "tiny-load: penstock assign_from_file"
-
 
 
 def torch_save_promises(what: str, saved: str) -> tuple[Promise, ...]:
@@ -148,7 +147,10 @@ PROMISES = (
         1.0,
     ),
     Promise(
-        "20,000 tiny tensors: speed over torch.load", ("torch-many: penstock.load", "torch-many: torch.load"), speed, 4.0
+        "20,000 tiny tensors: speed over torch.load",
+        ("torch-many: penstock.load", "torch-many: torch.load"),
+        speed,
+        4.0,
     ),
     Promise(
         "save_async: caller blocked, over one memcpy",

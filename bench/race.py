@@ -152,7 +152,9 @@ def main() -> int:
         "seed": arguments.seed,
         "idle_seconds": setting.idle_seconds,
         "penstock": versions(setting.python, ["penstock", "torch", "numpy"]),
-        "peers": versions(setting.peer_python, ["safetensors", "fastsafetensors", "flashpack", "deepspeed", "torch", "numpy"]),
+        "peers": versions(
+            setting.peer_python, ["safetensors", "fastsafetensors", "flashpack", "deepspeed", "torch", "numpy"]
+        ),
     }
     for key, value in about.items():
         print(f"[bench] {key.replace('_', ' ')}: {value}")

@@ -22,6 +22,7 @@ def make_legacy_input(source: str, target: str) -> None:
 
 def _make_input(source: str, target: str, zipped: bool) -> None:
     import torch
+
     from tensors import read_into_memory
 
     temporary = Path(target + ".part")
@@ -37,6 +38,7 @@ def checksum_file(path: Path, python: str) -> int:
 
 def main() -> None:
     import torch
+
     from tensors import checksum
 
     print(checksum(torch.load(sys.argv[1], weights_only=True)))

@@ -22,11 +22,10 @@ def used_copies(tensors: dict[str, Any]) -> dict[str, Any]:
 def memcpy(task: Task) -> Callable[[], Any]:
     tensors = read_into_memory(task.file)
     copies = used_copies(tensors)
-    moves = [(copies[name].data_ptr(), tensor.data_ptr(), tensor.nbytes) for name, tensor in tensors.items()]
 
     def copy_all() -> None:
-        for move in moves:
-            ctypes.memmove(*move)
+        for name, tensor in tensors.items():
+            ctypes.memmove(copies[name].data_ptr(), tensor.data_ptr(), tensor.nbytes)
 
     return copy_all
 

@@ -61,7 +61,8 @@ def load(
     made = get_framework(framework)
     options = load_options(dtype=dtype, verify=verify, cache=cache, **tuning)
     if select is None and dtype is None and not verify and is_tree(paths, framework):
-        return _load_tree(paths, device, options, progress, stats)
+        tree: dict[str, Any] = _load_tree(paths, device, options, progress, stats)  # or what else was saved
+        return tree
     reader = open_reader(paths)
     names = resolve(select, reader)
     _require(made, reader, names, dtype)

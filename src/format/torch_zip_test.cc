@@ -334,9 +334,7 @@ TEST(TorchZipTest, a_pickle_that_is_not_the_one_that_was_written_is_refused) {
   auto entries = torch_entries(p_dict({{"k", p_integer(1)}}), {});
   entries[0].local_crc32 = 0x12345678;
   entries[0].central_crc32 = 0x12345678;
-  EXPECT_EQ(refusal_of(zip_file(entries)).substr(0, 51),
-            "f: record \"x/data.pkl\" is corrupt: its CRC-32 is bc"s.substr(0, 48) +
-                refusal_of(zip_file(entries)).substr(48, 3));
+  EXPECT_TRUE(refusal_of(zip_file(entries)).starts_with("f: record \"x/data.pkl\" is corrupt: its CRC-32 is "));
   EXPECT_TRUE(refusal_of(zip_file(entries)).ends_with(", the file says 12345678"));
   entries[0].local_crc32 = 0;
   entries[0].central_crc32 = 0;

@@ -60,8 +60,9 @@ struct PlanOptions {
   bool allow_straight = true;
 };
 
-// `segments` by offset. Those that overlap in the file (tensors over one storage) are each read in full. Joins neighbours that also lie together in memory and need no
-// conversion, unless `keep_owners` (checksums need to know whose bytes they are).
+// `segments` by offset. Those that overlap in the file (tensors over one storage) are each read in full. Joins
+// neighbours that also lie together in memory and need no conversion, unless `keep_owners` (checksums need to know
+// whose bytes they are).
 std::vector<Segment> coalesce(std::span<const Segment> segments, bool keep_owners);
 
 // Cuts coalesced segments into blocks. Every byte of every segment is in exactly one piece; no element of a segment

@@ -6,6 +6,7 @@ import json
 import os
 import threading
 import types
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ DECOUPLED = {"checkpoint": {"writer": {"decoupled": True}}}
 
 
 def state(value: float = 1.0, numel: int = 2**12) -> dict[str, Any]:
-    weight = torch.full((numel,), value)
+    weight = torch.full((numel,), float(value))
     return {"model": {"weight": weight, "tied": weight}, "step": int(value)}
 
 
@@ -185,6 +186,38 @@ def test_exit_tells_of_a_failure_that_was_not_committed(tmp_path: Path) -> None:
     assert "doomed" in result.stderr
 
 
+RANK = """
+    import sys, torch
+    import torch.distributed as dist
+    from penstock.fastpersist import CheckpointEngine
+
+    directory, rank = sys.argv[1], int(sys.argv[2])
+    dist.init_process_group("gloo", init_method=f"file://{directory}/store", rank=rank, world_size=2)
+    engine = CheckpointEngine({"checkpoint": {"writer": {"data_parallel": "replica"}}})
+    engine.create("a")
+    engine.save({"x": torch.arange(2.0**20), "y": [torch.ones(3), 7]}, directory + "/model.pt")
+    engine.commit("a")
+    print(engine.stats[0]["bytes"])
+    try:
+        engine = CheckpointEngine({"checkpoint": {"writer": {"data_parallel": "replica", "decoupled": True}}})
+        engine.save({}, directory + "/other.pt")
+    except NotImplementedError as error:
+        print("refused", error)
+    dist.destroy_process_group()
+"""
+
+
+def test_ranks_write_one_file_together(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(2) as pool:
+        results = list(pool.map(lambda rank: helpers.run_python(RANK, str(tmp_path), str(rank)), range(2)))
+    shares = [int(result.stdout.split()[0]) for result in results]
+    assert all(0 < share < 4 * 2**20 for share in shares)
+    assert all("refused" in result.stdout for result in results)
+    expected = {"x": torch.arange(2.0**20), "y": [torch.ones(3), 7]}
+    assert_same_trees(torch.load(tmp_path / "model.pt"), expected)
+    assert "other.pt" not in os.listdir(tmp_path)
+
+
 def test_python_and_mock_writers_are_there_to_compare_with(tmp_path: Path) -> None:
     python = CheckpointEngine({"checkpoint": {"writer": {"type": "python"}}})
     python.save(state(), tmp_path / "python.pt")
@@ -261,7 +294,8 @@ def test_settings_come_from_deepspeeds_keys(tmp_path: Path) -> None:
         ),
         ({}, {"block_size": 2**24, "queue_depth": 64}, {"block_size": 2**24, "queue_depth": 4}),
         ({"io_buffer_double": False}, {}, {"block_size": 2**22, "queue_depth": 1}),
-        ({"io_buffer_size": 5000}, {}, {"block_size": 4096, "queue_depth": 1}),
+        ({"io_buffer_size": 5000}, {}, {"block_size": 2**16, "queue_depth": 1}),
+        ({"io_buffer_size": 3e6}, {"block_size": 10**6}, {"block_size": 2**19, "queue_depth": 5}),
     ],
 )
 def test_the_buffer_bounds_what_is_in_flight(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -128,3 +129,13 @@ def test_the_usage_that_people_know_runs(example: str, printed: str, tmp_path: P
     assert (result.stdout, result.stderr) == (printed, "")
     for name in ("zip.pt", "legacy.pt"):
         assert_same_trees(torch.load(tmp_path / name), torch.load(tmp_path / "expected.pt"))
+
+
+def test_the_guides_code_runs(tmp_path: Path) -> None:
+    guide = (Path(__file__).parents[2] / "docs" / "fastpersist.md").read_text(encoding="utf-8")
+    code = "\n".join(re.findall(r"```python\n(.*?)```", guide, re.DOTALL))
+    script = f"import os, sys\nos.chdir(sys.argv[1])\n{code}\nprint(sorted(state['model']), on_meta['0.weight'].device)"
+    result = helpers.run_python(script, str(tmp_path))
+    assert result.stderr == ""
+    assert result.stdout.splitlines()[-1] == "['0.bias', '0.weight', '1.bias', '1.weight'] meta"
+    assert sorted(os.listdir(tmp_path)) == ["legacy.pt", "model.pt", "step-100", "step-100.pt"]

@@ -34,7 +34,8 @@ PARTITIONS = ("replica", "socket", "machine")
 _DEFAULT_BUFFER = 64 * 2**20
 _DEFAULT_BLOCK = 4 * 2**20
 _DEFAULT_DEPTH = 16
-_PAGE = 4096
+_SMALLEST_BLOCK = 2**16  # that the engine takes, in powers of two
+_LARGEST_BLOCK = 2**26
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,9 +83,14 @@ class EngineConfig:
         if size is None and block is None and depth is None and double:
             return {}
         size = size or _DEFAULT_BUFFER
-        block = max(_PAGE, min(block or _DEFAULT_BLOCK, size) // _PAGE * _PAGE)
+        block = max(_SMALLEST_BLOCK, _power_of_two(min(block or _DEFAULT_BLOCK, size, _LARGEST_BLOCK)))
         depth = max(1, min(depth or _DEFAULT_DEPTH, size // block)) if double else 1
         return {"block_size": block, "queue_depth": depth}
+
+
+def _power_of_two(size: int) -> int:
+    """The largest one that is not larger."""
+    return 1 << (size.bit_length() - 1)
 
 
 def read_config(source: Any = None) -> EngineConfig:

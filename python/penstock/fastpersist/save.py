@@ -79,7 +79,8 @@ def save_stats(path: str, counters: Mapping[str, Any]) -> dict[str, Any]:
     many blocks the copied bytes fill; copying overlaps with writing and has no time of its own.
     """
     direct, slow = counters["bytes_direct"], counters["bytes_buffered"]
-    seconds, write_seconds = counters["seconds"], counters["phases"]["write"]
+    seconds = counters["seconds"]
+    write_seconds = counters["phases"].get("write", seconds)  # a rank's share of a file has no phases
     blocks = -(-counters["bytes_copied"] // max(1, counters["block_size"]))
     return {
         "close": 1,
