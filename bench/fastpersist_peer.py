@@ -46,6 +46,7 @@ def tuning_for(buffer_mb: int) -> Tuning:
 def load_operators() -> None:
     """Builds or loads what is compiled; raises where that can't be done."""
     os.environ.setdefault("DS_ACCELERATOR", "cpu")
+    os.environ.setdefault("DS_PIN_MEMORY_BACKEND", "native")  # its engine can't lock memory otherwise, without a GPU
     os.environ["PATH"] = f"{os.path.dirname(sys.executable)}:{os.environ['PATH']}"  # where pip puts ninja
     import deepspeed.io.fast_file_writer as writers
     from deepspeed.ops.op_builder import AsyncIOBuilder
@@ -60,7 +61,7 @@ def load_operators() -> None:
 
 
 def make_writer(path: str, tuning: Tuning, double_buffer: bool = True) -> Callable[[], Any]:
-    """Prepares the handle and the memory; the function returned opens a FastFileWriter."""
+    """Prepares the handle and the memory, and tries them; the function returned opens a FastFileWriter."""
     load_operators()
     import torch
     from deepspeed.io import FastFileWriter, FastFileWriterConfig
@@ -79,6 +80,10 @@ def make_writer(path: str, tuning: Tuning, double_buffer: bool = True) -> Callab
     )
     buffer = handle.new_cpu_locked_tensor(tuning.buffer_mb << 20, torch.empty(0, dtype=torch.uint8))
     config = FastFileWriterConfig(dnvme_handle=handle, pinned_tensor=buffer, double_buffer=double_buffer)
+    trial = FastFileWriter(file_path=path, config=config)
+    torch.save(torch.zeros(1 << 20), trial)  # what a first save does once is not what is measured
+    trial.close()
+    os.unlink(path)
     return lambda: FastFileWriter(file_path=path, config=config)
 
 

@@ -79,7 +79,13 @@ void AioHandle::State::give_to_crew(AioOperation& operation) {
 void AioHandle::State::run(const std::shared_ptr<AioOperation>& operation) {
   give_to_crew(*operation);
   wait_until_over(*operation);
-  operation->finish();
+  try {
+    operation->finish();
+  } catch (...) {
+    operation->release_memory();
+    throw;
+  }
+  operation->release_memory();
 }
 
 void AioHandle::State::start(std::shared_ptr<AioOperation> operation) {
@@ -103,6 +109,7 @@ std::size_t AioHandle::State::wait() {
     } catch (...) {
       if (failed++ == 0) first = std::current_exception();
     }
+    operation->release_memory();
   }
   if (failed > 0) throw_first(first, failed);
   return operations.size();

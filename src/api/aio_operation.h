@@ -29,6 +29,10 @@ class AioOperation final : public Batch, public std::enable_shared_from_this<Aio
   // After all blocks are over. Throws Error, that of a block first of all.
   void finish();
 
+  // Lets go of the memory's owner, on the thread of whoever waited: a worker still holds this for a moment, and must
+  // not be the one that destroys what may belong to an interpreter that is shutting down.
+  void release_memory() noexcept { memory_.owner.reset(); }
+
  private:
   class BlockJob;
 
@@ -45,7 +49,7 @@ class AioOperation final : public Batch, public std::enable_shared_from_this<Aio
   std::byte* data() const { return static_cast<std::byte*>(memory_.data); }
 
   const IoRequest::Operation direction_;
-  const AioMemory memory_;
+  AioMemory memory_;
   const bool whole_file_;
   const bool validate_;
   const std::uint64_t offset_;

@@ -2,10 +2,10 @@
 #include "penstock/convert.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cstring>
 #include <mutex>
 #include <system_error>
+#include <utility>
 
 #include "api/placement.h"
 #include "api/reader_state.h"
@@ -85,24 +85,41 @@ FillFunction make_fill(std::shared_ptr<const RangeReader> reader, const TensorIn
   };
 }
 
-// A view is loaded when the first of its bytes is written, and kept until the last one was.
+// A view is loaded when the first of its bytes is wanted, and kept until as many were as it has. A save may want some
+// twice, for a checksum and for the file: then it is loaded again.
+class ViewSource {
+ public:
+  ViewSource(const Reader::State& state, const TensorInfo& view, DType dtype) : state_(state), view_(view) {
+    options_.dtype = dtype;
+  }
+
+  void read(std::uint64_t offset, std::span<std::byte> bytes) {
+    const std::shared_ptr<const Tensor> tensor = take(bytes.size());
+    std::memcpy(bytes.data(), tensor->bytes.data() + offset, bytes.size());
+  }
+
+ private:
+  std::shared_ptr<const Tensor> take(std::uint64_t nbytes) {
+    const std::lock_guard lock(mutex_);
+    if (tensor_ == nullptr) {
+      tensor_ = std::make_shared<const Tensor>(load_view(state_, view_, options_));
+      left_ = tensor_->bytes.size();
+    }
+    left_ -= std::min(left_, nbytes);
+    return left_ == 0 ? std::exchange(tensor_, nullptr) : tensor_;
+  }
+
+  const Reader::State& state_;
+  const TensorInfo& view_;
+  LoadOptions options_;
+  std::mutex mutex_;
+  std::shared_ptr<const Tensor> tensor_;
+  std::uint64_t left_ = 0;  // bytes that nobody asked for yet
+};
+
 FillFunction make_view_fill(const Reader::State& state, const TensorInfo& tensor, DType dtype) {
-  struct Loaded {
-    std::once_flag once;
-    std::atomic<std::uint64_t> left{0};
-    Tensor tensor;
-  };
-  auto loaded = std::make_shared<Loaded>();
-  return [loaded, &state, &tensor, dtype](std::uint64_t offset, std::span<std::byte> bytes) {
-    std::call_once(loaded->once, [&] {
-      LoadOptions options;
-      options.dtype = dtype;
-      loaded->tensor = load_view(state, tensor, options);
-      loaded->left = loaded->tensor.bytes.size();
-    });
-    std::memcpy(bytes.data(), loaded->tensor.bytes.data() + offset, bytes.size());
-    if ((loaded->left -= bytes.size()) == 0) loaded->tensor = {};
-  };
+  auto source = std::make_shared<ViewSource>(state, tensor, dtype);
+  return [source](std::uint64_t offset, std::span<std::byte> bytes) { source->read(offset, bytes); };
 }
 
 }  // namespace

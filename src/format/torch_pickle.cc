@@ -52,14 +52,15 @@ class Pickler {
     flavour_ = flavour;
     text_ += '}';
     put();
-    for (std::size_t first = 0; first < specs.size(); first += kBatch) {
+    // A full batch is followed by another one, even if nothing is left for it.
+    for (std::size_t first = 0; first < specs.size() || (first > 0 && first == specs.size()); first += kBatch) {
       const std::size_t last = std::min(specs.size(), first + kBatch);
-      if (last - first > 1) text_ += '(';
+      if (specs.size() > 1) text_ += '(';
       for (std::size_t i = first; i < last; ++i) {
         string(specs[i].name);
         tensor(specs[i], std::to_string(i));
       }
-      text_ += last - first > 1 ? 'u' : 's';
+      text_ += specs.size() > 1 ? 'u' : 's';
     }
     text_ += '.';
     return std::move(text_);
@@ -70,9 +71,9 @@ class Pickler {
     put();
     for (std::size_t first = 0; first < strings.size(); first += kBatch) {
       const std::size_t last = std::min(strings.size(), first + kBatch);
-      if (last - first > 1) text_ += '(';
+      if (strings.size() > 1) text_ += '(';
       for (std::size_t i = first; i < last; ++i) string(strings[i]);
-      text_ += last - first > 1 ? 'e' : 'a';
+      text_ += strings.size() > 1 ? 'e' : 'a';
     }
     text_ += '.';
     return std::move(text_);

@@ -29,9 +29,27 @@ std::string find_folder(const std::vector<zip::Record>& records, std::string_vie
   throw_format(path, "a zip archive, but not a torch checkpoint: it has no {}", kPickleName);
 }
 
+// What torch.load knows them by. Their code is compressed, which would be the first thing to be refused.
+void refuse_programs(const ByteSource& source) {
+  for (const std::string& name : zip::list_names(source)) {
+    const std::size_t slash = name.find('/');
+    if (slash == std::string::npos || name.substr(slash + 1) != "constants.pkl") continue;
+    throw_format(source.path(), "a TorchScript archive, which is a program and not data, and is not read");
+  }
+}
+
+std::vector<zip::Record> list_records(const ByteSource& source) {
+  try {
+    return zip::parse(source);
+  } catch (const Error&) {
+    refuse_programs(source);
+    throw;
+  }
+}
+
 class ZipReader {
  public:
-  explicit ZipReader(const ByteSource& source) : source_(source), path_(source.path()), records_(zip::parse(source)) {
+  explicit ZipReader(const ByteSource& source) : source_(source), path_(source.path()), records_(list_records(source)) {
     folder_ = find_folder(records_, path_);
     for (const zip::Record& record : records_) {
       if (record.name.starts_with(folder_)) {
@@ -41,10 +59,7 @@ class ZipReader {
   }
 
   Checkpoint read() {
-    // What torch.load knows them by.
-    if (by_name_.contains("constants.pkl")) {
-      throw_format(path_, "a TorchScript archive, which is a program and not data, and is not read");
-    }
+    if (by_name_.contains("constants.pkl")) refuse_programs(source_);
     check_byte_order();
     Checkpoint checkpoint;
     checkpoint.format = kZipFormat;

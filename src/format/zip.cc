@@ -76,6 +76,7 @@ class Parser {
   std::vector<Record> run() {
     const Directory directory = find_directory();
     std::vector<Header> headers = read_directory(directory);
+    for (const Header& header : headers) refuse_unsupported(header);
     std::sort(headers.begin(), headers.end(), [](const Header& a, const Header& b) { return a.offset < b.offset; });
     refuse_duplicates(headers);
     if (!headers.empty() && headers.front().offset != 0) {
@@ -88,6 +89,12 @@ class Parser {
       records.push_back(check_record(headers[i], limit));
     }
     return records;
+  }
+
+  std::vector<std::string> names() {
+    std::vector<std::string> names;
+    for (Header& header : read_directory(find_directory())) names.push_back(std::move(header.name));
+    return names;
   }
 
  private:
@@ -231,7 +238,6 @@ class Parser {
       throw_format(path_, "record {} has a NUL in its name", in_quotes(header.name));
     }
     take_zip64(header, extra, /*central=*/true);
-    refuse_unsupported(header);
     return header;
   }
 
@@ -383,6 +389,10 @@ bool looks_like(const ByteSource& source) {
   if (source.size() < kEndBytes) return false;
   source.read(0, std::as_writable_bytes(std::span(&signature, 1)));
   return signature == kLocalSignature;
+}
+
+std::vector<std::string> list_names(const ByteSource& source) {
+  return Parser(source).names();
 }
 
 std::vector<Record> parse(const ByteSource& source) {

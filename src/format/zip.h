@@ -26,4 +26,7 @@ bool looks_like(const ByteSource& source);
 // Every record, by offset. Throws Error(kFormat) that names the record and what is wrong with it.
 std::vector<Record> parse(const ByteSource& source);
 
+// What the central directory alone calls its records, also where parse() would refuse one: to say what a file is.
+std::vector<std::string> list_names(const ByteSource& source);
+
 }  // namespace penstock::zip
