@@ -51,6 +51,7 @@ def memory_kib() -> dict[str, int]:
 def warm_up() -> None:
     """Runs what touches tensors once: with the page cache dropped, its code would be read from the drive while it is timed."""
     import torch
+
     from tensors import touch_every_page
 
     touch_every_page({"": torch.zeros(64, 64, dtype=torch.bfloat16)})
