@@ -5,6 +5,8 @@ python fuzz/make_corpus.py
 
 from __future__ import annotations
 
+import io
+import zipfile
 from pathlib import Path
 
 HERE = Path(__file__).parent
@@ -131,8 +133,82 @@ def make_flashpack() -> None:
     (folder / "length_beyond_the_file").write_bytes(b"{}" + (2**63).to_bytes(8, "little") + b"FLASHPK\0")
 
 
+STORAGE = b"(X\x07\x00\x00\x00storagectorch\nFloatStorage\nX\x01\x00\x00\x000X\x03\x00\x00\x00cpuK\x06tQ"
+TENSOR = (
+    b"ctorch._utils\n_rebuild_tensor_v2\n("
+    + STORAGE
+    + b"K\x01K\x02K\x01\x86K\x02K\x01\x86\x89ccollections\nOrderedDict\n)RtR"
+)
+PARAMETER = b"ctorch._utils\n_rebuild_parameter\n(" + TENSOR + b"\x88N\x87R"
+MAGIC = bytes.fromhex("80028a0a6cfc9c46f9206aa850192e80024de9032e")
+
+PICKLES = {
+    "tensor": TENSOR,
+    "parameter": PARAMETER,
+    "tied": b"}(X\x01\x00\x00\x00a" + TENSOR + b"q\x01X\x01\x00\x00\x00bh\x01u",
+    "ordered": b"ccollections\nOrderedDict\n)R(X\x01\x00\x00\x00a" + TENSOR + b"u}b",
+    "kinds": b"(NK\x01M\x01\x01J\xff\xff\xff\xff\x8a\x09" + bytes(9) + b"G" + bytes(8) + b"C\x01a\x88\x89]}\x8f)t",
+    "set": b"cbuiltins\nset\n](K\x01K\x02e\x85R",
+    "complex": b"cbuiltins\ncomplex\nG" + bytes(8) + b"G" + bytes(8) + b"\x86R",
+    "bytes": b"c_codecs\nencode\nX\x01\x00\x00\x00aX\x06\x00\x00\x00latin1\x86R",
+    "numpy": b"cnumpy._core.multiarray\nscalar\n(cnumpy\ndtype\n(X\x02\x00\x00\x00f8\x89\x88tR(K\x03X\x01\x00\x00\x00<NNNtb"
+    b"C\x08" + bytes(8) + b"tR",
+    "gadget": b"cos\nsystem\nX\x04\x00\x00\x00true\x85R",
+    "stack_global": b"\x8c\x05posix\x8c\x06system\x93",
+    "itself": b"]q\x00h\x00a",
+    "bomb": b"](Ne" + b"".join(b"q%c0](" % level + b"h%c" % level * 8 + b"e" for level in range(20)),
+    "negative": TENSOR.replace(b"K\x01K\x02", b"J\xff\xff\xff\xffK\x02", 1),
+    "length": b"X\xff\xff\xff\x7fabc",
+    "memo": b"Nr\xff\xff\xff\x7f",
+    "protocol_0": b"I1\n",
+    "not_a_storage": b"(X\x06\x00\x00\x00moduleNNNNtQ",
+    "deep": b"](" * 1500 + b"N" + b"e" * 1500,
+    "unfinished": b"](",
+}
+
+
+def pickled(body: bytes) -> bytes:
+    return b"\x80\x02" + body + b"."
+
+
+def stored(records: dict[str, bytes]) -> bytes:
+    """A zip that torch could have written, but for the padding."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        for name, data in records.items():
+            archive.writestr(zipfile.ZipInfo(f"x/{name}"), data)
+    return buffer.getvalue()
+
+
+def make_torch() -> None:
+    zips, pickles, legacy = emptied("fuzz_zip"), emptied("fuzz_pickle"), emptied("fuzz_torch_legacy")
+    for name in ("every_dtype", "tree", "no_crc", "script", "tree_protocol_4"):
+        path = GOLDEN / "torch" / f"{name}.pt"
+        (zips / path.name).write_bytes(path.read_bytes())
+    for name in ("every_dtype", "tree", "tree_protocol_3", "tree_protocol_4", "tree_protocol_5"):
+        with zipfile.ZipFile(GOLDEN / "torch" / f"{name}.pt") as archive:
+            (pickles / f"{name}.pkl").write_bytes(archive.read(f"{name}/data.pkl"))
+    for path in (GOLDEN / "torch").glob("*.legacy.pt"):
+        (legacy / path.name).write_bytes(path.read_bytes())
+    for name, body in PICKLES.items():
+        (pickles / f"{name}.pkl").write_bytes(pickled(body))
+    keys = pickled(b"](X\x01\x00\x00\x000e") + (6).to_bytes(8, "little") + bytes(24)
+    old = TENSOR.replace(b"K\x06tQ", b"K\x06NtQ")
+    (legacy / "object").write_bytes(pickled(old) + keys)
+    (legacy / "whole").write_bytes(MAGIC + pickled(b"}X\x0d\x00\x00\x00little_endian\x88s") + pickled(old) + keys)
+    (legacy / "big_endian").write_bytes(MAGIC + pickled(b"}X\x0d\x00\x00\x00little_endian\x89s") + pickled(old) + keys)
+    records = {"data.pkl": pickled(TENSOR), "byteorder": b"little", "data/0": bytes(24), "version": b"3\n"}
+    (zips / "small.pt").write_bytes(stored(records))
+    (zips / "big_endian.pt").write_bytes(stored(records | {"byteorder": b"big"}))
+    (zips / "no_storage.pt").write_bytes(stored({"data.pkl": pickled(TENSOR)}))
+    (zips / "comment.pt").write_bytes(stored(records)[:-2] + b"\x01\x00c")
+    (zips / "twice.pt").write_bytes(stored(records) * 2)
+    (zips / "empty.zip").write_bytes(stored({}))
+
+
 def main() -> None:
     make_flashpack()
+    make_torch()
     headers = emptied("fuzz_safetensors")
     indexes = emptied("fuzz_shard_index")
     for path in (GOLDEN / "safetensors").glob("*.safetensors"):

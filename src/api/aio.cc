@@ -82,10 +82,10 @@ void AioHandle::State::run(const std::shared_ptr<AioOperation>& operation) {
   try {
     operation->finish();
   } catch (...) {
-    operation->release_memory();
+    operation->release();
     throw;
   }
-  operation->release_memory();
+  operation->release();
 }
 
 void AioHandle::State::start(std::shared_ptr<AioOperation> operation) {
@@ -109,7 +109,7 @@ std::size_t AioHandle::State::wait() {
     } catch (...) {
       if (failed++ == 0) first = std::current_exception();
     }
-    operation->release_memory();
+    operation->release();
   }
   if (failed > 0) throw_first(first, failed);
   return operations.size();

@@ -84,7 +84,7 @@ class AioOperation::BlockJob final : public Job {
     return std::make_exception_ptr(Error(kind, fmt::format("{}: {}", operation_->path_, what), finished.error_number));
   }
 
-  void over(std::exception_ptr error) noexcept override { operation_->job_over(error, moved_); }
+  void over(std::exception_ptr error) noexcept override { operation_->job_over(std::move(error), moved_); }
   bool abandoned() const noexcept override { return operation_->abandoned(); }
 
  private:

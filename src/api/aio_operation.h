@@ -31,7 +31,10 @@ class AioOperation final : public Batch, public std::enable_shared_from_this<Aio
 
   // Lets go of the memory's owner, on the thread of whoever waited: a worker still holds this for a moment, and must
   // not be the one that destroys what may belong to an interpreter that is shutting down.
-  void release_memory() noexcept { memory_.owner.reset(); }
+  void release() noexcept {
+    memory_.owner.reset();
+    forget_error();
+  }
 
  private:
   class BlockJob;

@@ -303,7 +303,7 @@ class Namer {
   }
 
  private:
-  static constexpr std::size_t kMostSteps = 20'000'000;
+  static constexpr std::size_t kMostSteps = 4'000'000;  // containers and tensors
   static constexpr std::size_t kMostNameBytes = 512 * kMiB;
   static constexpr std::size_t kMostNames = 1'000'000;  // where each tensor has few
 

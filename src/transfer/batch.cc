@@ -1,6 +1,7 @@
 #include "transfer/batch.h"
 
 #include <chrono>
+#include <utility>
 
 namespace penstock {
 
@@ -9,11 +10,11 @@ void Batch::expect(std::size_t jobs) {
   left_ += jobs;
 }
 
-void Batch::job_over(const std::exception_ptr& error, std::uint64_t bytes) noexcept {
+void Batch::job_over(std::exception_ptr error, std::uint64_t bytes) noexcept {
   if (error != nullptr) abandon();
   bytes_done_.fetch_add(bytes, std::memory_order_relaxed);
   const std::lock_guard lock(mutex_);
-  if (error != nullptr && error_ == nullptr) error_ = error;
+  if (error != nullptr && error_ == nullptr) error_ = std::move(error);
   if (--left_ == 0) done_.notify_all();
 }
 
@@ -25,6 +26,11 @@ bool Batch::wait_for(double seconds) {
 void Batch::rethrow() const {
   const std::lock_guard lock(mutex_);
   if (error_ != nullptr) std::rethrow_exception(error_);
+}
+
+void Batch::forget_error() noexcept {
+  const std::lock_guard lock(mutex_);
+  error_ = nullptr;
 }
 
 }  // namespace penstock

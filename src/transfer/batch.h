@@ -18,8 +18,9 @@ class Batch {
   // Before the jobs are given to a crew.
   void expect(std::size_t jobs);
 
-  // A job is over; the first error makes the others give up.
-  void job_over(const std::exception_ptr& error, std::uint64_t bytes) noexcept;
+  // A job is over; the first error makes the others give up. It is taken over whole, so that the waiter, who reads it,
+  // is also the one that destroys it.
+  void job_over(std::exception_ptr error, std::uint64_t bytes) noexcept;
 
   bool abandoned() const noexcept { return abandoned_.load(std::memory_order_relaxed); }
   void abandon() noexcept { abandoned_.store(true, std::memory_order_relaxed); }
@@ -31,6 +32,9 @@ class Batch {
 
   // Throws the first error, if there was one. After wait_for() returned true.
   void rethrow() const;
+
+  // Lets go of it, on the waiter's thread.
+  void forget_error() noexcept;
 
  private:
   std::atomic<bool> abandoned_{false};

@@ -89,7 +89,7 @@ class Crew::Worker {
       error = std::current_exception();
     }
     free_.push_back(index);
-    job->over(error);
+    job->over(std::move(error));
   }
 
   // The engine is gone with requests in flight. The kernel may still write to their memory, so nothing that it reaches

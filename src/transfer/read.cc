@@ -62,7 +62,7 @@ class ReadJob final : public Job {
     return std::make_exception_ptr(Error(kind, fmt::format("{}: {}", path, what), finished.error_number));
   }
 
-  void over(std::exception_ptr error) noexcept override { batch_->job_over(error, moved_); }
+  void over(std::exception_ptr error) noexcept override { batch_->job_over(std::move(error), moved_); }
   bool abandoned() const noexcept override { return batch_->abandoned(); }
 
  private:

@@ -50,7 +50,7 @@ class WriteJob final : public Job {
         fmt::format("{}: {}", batch_->path, describe_failure(finished, IoRequest::Operation::kWrite)), error_number));
   }
 
-  void over(std::exception_ptr error) noexcept override { batch_->job_over(error, moved_); }
+  void over(std::exception_ptr error) noexcept override { batch_->job_over(std::move(error), moved_); }
   bool abandoned() const noexcept override { return batch_->abandoned(); }
 
  private:
