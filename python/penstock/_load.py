@@ -60,7 +60,7 @@ def load(
     """
     made = get_framework(framework)
     options = load_options(dtype=dtype, verify=verify, cache=cache, **tuning)
-    if select is None and dtype is None and not verify and is_tree(paths, framework):
+    if select is None and dtype is None and is_tree(paths, framework):
         tree: dict[str, Any] = _load_tree(paths, device, options, progress, stats)  # or what else was saved
         return tree
     reader = open_reader(paths)
@@ -78,16 +78,22 @@ def load(
     return tensors
 
 
-_TORCH_STARTS = (b"PK\3\4", b"\x80\2\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19")  # of a zip, of a legacy file
+_ZIP_START = b"PK\3\4"
+_LEGACY_MAGIC = b"\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19"
+_LEGACY_PLACES = (2, 11)  # behind the protocol and, from protocol 4 on, a frame
 
 
 def is_tree(paths: Paths, framework: str | None) -> TypeGuard[Path]:
     """Whether this is a file of torch.save, to be loaded as one."""
     if not isinstance(paths, (str, os.PathLike)) or framework in ("numpy", "np") or not torch_is_installed():
         return False
+    path = path_text(paths)
+    if not os.path.isfile(path):  # a directory, or a pipe, which would be waited for
+        return False
     try:
-        with open(path_text(paths), "rb", buffering=0) as file:
-            return file.read(len(_TORCH_STARTS[1])).startswith(_TORCH_STARTS)
+        with open(path, "rb", buffering=0) as file:
+            head = file.read(_LEGACY_PLACES[1] + len(_LEGACY_MAGIC))
+            return head.startswith(_ZIP_START) or head.find(_LEGACY_MAGIC) in _LEGACY_PLACES
     except OSError:
         return False  # the engine says what is wrong
 

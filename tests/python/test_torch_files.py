@@ -74,6 +74,7 @@ def test_pickles_of_every_protocol_load(format: str, protocol: int, tmp_path: Pa
     assert_same_trees(penstock.load(path), torch.load(path, weights_only=False))
 
 
+@pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")
 @pytest.mark.parametrize("name", [path.name for path in sorted(GOLDEN.glob("*.pt")) if path.name != "script.pt"])
 def test_golden_files_load_as_torch_loads_them(name: str) -> None:
     assert_same_trees(penstock.load(GOLDEN / name), torch.load(GOLDEN / name, weights_only=False))
@@ -92,6 +93,7 @@ def test_torch_reads_what_was_saved_with_every_option(format: str, tmp_path: Pat
         assert_same_trees(torch.load(path, mmap=True), tree)
     assert_same_trees(penstock.load(path), tree)
     assert penstock.verify(path).ok
+    assert_same_trees(penstock.load(path, verify=True), tree)
 
 
 @pytest.mark.parametrize("alignment", [64, 4096])
@@ -211,7 +213,7 @@ class Gadget:
     [
         (eval, "__builtin__.eval"),
         (getattr, "__builtin__.getattr"),
-        (Path.touch, "pathlib.Path.touch"),
+        (Path.touch, "__builtin__.getattr"),  # by which the method is looked up
         (io.open, "io.open"),
     ],
 )
@@ -232,7 +234,7 @@ def test_gadgets_are_named_and_never_called(format: str, function: Any, name: st
         assert str(path) in str(caught.value)
         assert "it was not imported" in str(caught.value)
     assert not mark.exists()
-    assert name.split(".")[-1] in str(caught.value)
+    assert f'"{name}"' in str(caught.value)
 
 
 def test_programs_and_archives_of_other_kinds_are_refused_by_name(tmp_path: Path) -> None:
@@ -292,9 +294,10 @@ def test_verify_names_the_record_that_changed(tmp_path: Path) -> None:
 def test_marked_tensors_are_never_read_wrong(tmp_path: Path) -> None:
     path = tmp_path / "m.pt"
     value = torch.tensor([1 + 2j, 3 - 4j])
-    torch.save({"c": value.conj(), "n": value.conj().imag}, path)
-    with pytest.raises(penstock.FormatError, match='a tensor that is marked "(conj|neg)"'):
-        penstock.open(path)
+    for obj, mark in (({"c": value.conj()}, "conj"), ({"n": value.conj().imag}, "neg")):
+        torch.save(obj, path)
+        with pytest.raises(penstock.FormatError, match=f'a tensor that is marked "{mark}"'):
+            penstock.open(path)
 
 
 def test_hollow_files_above_4_gib_open_at_once(tmp_path: Path) -> None:
