@@ -321,6 +321,7 @@ def test_errors_can_be_pickled() -> None:
 def test_every_error_is_a_penstock_error_and_a_builtin() -> None:
     expected = {
         "ArgumentError": ValueError,
+        "BusyError": RuntimeError,
         "CancelledError": Exception,
         "ChangedError": OSError,
         "DirectoryError": IsADirectoryError,
