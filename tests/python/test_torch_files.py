@@ -77,7 +77,9 @@ def test_pickles_of_every_protocol_load(format: str, protocol: int, tmp_path: Pa
 @pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")
 @pytest.mark.parametrize("name", [path.name for path in sorted(GOLDEN.glob("*.pt")) if path.name != "script.pt"])
 def test_golden_files_load_as_torch_loads_them(name: str) -> None:
-    assert_same_trees(penstock.load(GOLDEN / name), torch.load(GOLDEN / name, weights_only=False))
+    # torch writes its younger types to legacy files, and fails to load them again.
+    readable = name.replace("every_dtype.legacy", "every_dtype")
+    assert_same_trees(penstock.load(GOLDEN / name), torch.load(GOLDEN / readable, weights_only=False))
 
 
 @FORMATS
