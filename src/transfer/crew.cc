@@ -54,6 +54,7 @@ class Crew::Worker {
 
   void start(std::unique_ptr<Job> job) noexcept {
     if (job->abandoned()) return job->over(nullptr);
+    std::exception_ptr error;
     try {
       prepare();
       const std::size_t index = free_.back();
@@ -65,8 +66,10 @@ class Crew::Worker {
       transfer.request.tag = index;
       queue_->push(transfer);
     } catch (...) {
-      if (job != nullptr) job->over(std::current_exception());
+      error = std::current_exception();
     }
+    // Not within the handler, which would hold the error beyond the moment that its reader has it.
+    if (error != nullptr && job != nullptr) job->over(std::move(error));
   }
 
   void reap() noexcept {
