@@ -74,11 +74,13 @@ class Crew::Worker {
 
   void reap() noexcept {
     Finished finished;
+    std::exception_ptr broken;
     try {
       finished = queue_->wait();
     } catch (...) {
-      return break_down(std::current_exception());
+      broken = std::current_exception();
     }
+    if (broken != nullptr) return break_down(broken);
     const auto index = static_cast<std::size_t>(finished.tag);
     const std::unique_ptr<Job> job = std::move(slots_[index].job);
     std::exception_ptr error;
@@ -95,12 +97,23 @@ class Crew::Worker {
     job->over(std::move(error));
   }
 
+  // One for each reader: threads that share an error also share the moment of its end.
+  static std::exception_ptr copy_of(const std::exception_ptr& error) noexcept {
+    try {
+      std::rethrow_exception(error);
+    } catch (const Error& known) {
+      return std::make_exception_ptr(Error(known.kind(), std::string(known.what()), known.error_number()));
+    } catch (...) {
+      return std::current_exception();
+    }
+  }
+
   // The engine is gone with requests in flight. The kernel may still write to their memory, so nothing that it reaches
   // is ever given back: the staging blocks, and what the jobs hold.
   void break_down(const std::exception_ptr& error) noexcept {
     for (std::size_t index = 0; index < slots_.size(); ++index) {
       if (slots_[index].job == nullptr) continue;
-      slots_[index].job->over(error);
+      slots_[index].job->over(copy_of(error));
       keep_for_ever(std::move(slots_[index].job));
       free_.push_back(index);
     }
