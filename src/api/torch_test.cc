@@ -64,7 +64,7 @@ void flip_bit(const std::filesystem::path& path, std::uint64_t offset) {
 
 std::vector<float> floats_of(const Tensor& tensor) {
   std::vector<float> values(tensor.bytes.size() / sizeof(float));
-  std::memcpy(values.data(), tensor.bytes.data(), tensor.bytes.size());
+  if (!values.empty()) std::memcpy(values.data(), tensor.bytes.data(), tensor.bytes.size());
   return values;
 }
 
