@@ -78,6 +78,24 @@ def tree() -> dict[str, Any]:
     }
 
 
+def make_above_4_gib() -> None:
+    """The ends of a hollow file of 5 GiB: what lies before the large storage, and from its end on."""
+    path = HERE / "above_4_gib.pt"
+    huge = 5 << 30
+    with torch.serialization.skip_data():
+        torch.save(
+            {"huge": torch.empty(huge, dtype=torch.uint8), "small": torch.zeros(3), "none": torch.zeros(0)}, path
+        )
+    with path.open("rb") as file:
+        head = file.read(64 << 10)
+        name = head.index(b"above_4_gib/data/0")
+        begin = name + len("above_4_gib/data/0") + int.from_bytes(head[name - 2 : name], "little")
+        (HERE / "above_4_gib.head").write_bytes(head[:begin])
+        file.seek(begin + huge)
+        (HERE / "above_4_gib.tail").write_bytes(file.read())
+    path.unlink()
+
+
 def main() -> None:
     for old in HERE.glob("*.pt"):
         old.unlink()
@@ -91,6 +109,7 @@ def main() -> None:
     torch.save(tree(), HERE / "tree_protocol_4.legacy.pt", pickle_protocol=4, _use_new_zipfile_serialization=False)
     torch.serialization.set_crc32_options(False)
     torch.save(every_dtype(), HERE / "no_crc.pt")
+    make_above_4_gib()
     torch.serialization.set_crc32_options(True)
     with torch.utils.serialization.config.patch("save.storage_alignment", 4096):
         torch.save({"a": pattern(torch.float32, 3), "b": pattern(torch.uint8, 5)}, HERE / "align_4096.pt")
