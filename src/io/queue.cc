@@ -7,6 +7,7 @@
 
 #include "base/bytes.h"
 #include "base/error.h"
+#include "io/blocking.h"
 
 namespace penstock {
 namespace {
@@ -51,9 +52,11 @@ Finished RequestQueue::wait() {
   return finished;
 }
 
-void RequestQueue::judge(const IoCompletion& completion) {
+void RequestQueue::judge(IoCompletion completion) {
   const auto index = static_cast<std::size_t>(completion.tag);
   Slot& slot = transfers_[index];
+  // Nothing is ever cancelled here: io_uring could start no thread of its own (the limit of processes was reached).
+  if (completion.result == -ECANCELED) completion.result = run_blocking(slot.transfer.request);
   if (completion.result == -EINTR || completion.result == -EAGAIN) {
     if (++slot.stalls > kMaxStalls) return finish(index, static_cast<int>(-completion.result), false);
     if (slot.stalls > 8) std::this_thread::sleep_for(std::chrono::milliseconds(1));

@@ -53,7 +53,7 @@ class RequestQueue {
 
   void start(std::size_t index);
   // Resumes, repeats or finishes what a completion belongs to.
-  void judge(const IoCompletion& completion);
+  void judge(IoCompletion completion);
   void advance(std::size_t index, std::uint32_t moved);
   void finish(std::size_t index, int error_number, bool ended_early);
 

@@ -228,6 +228,25 @@ TEST_P(TransferTest, a_crew_that_gets_no_thread_says_so) {
   EXPECT_EQ(*code, 0);
 }
 
+TEST_P(TransferTest, a_crew_that_gets_fewer_threads_than_it_wants_does_the_work_with_those) {
+  if (GetParam().name == "threads") GTEST_SKIP() << "its engine needs threads too";
+  const auto content = testing::random_bytes(kSize);
+  NewFile file = NewFile::create(directory_ / "file");
+  const auto batch = plan_write(file, choose_route(file, WriteMethod::kBuffered), parts_of(content), 64 * kKiB);
+  const auto code = testing::run_with_threads(1, [&] {
+    Crew crew(settings(), pool_);
+    start_writing(crew, batch);
+    const Stopwatch watch;
+    wait_with_progress(*batch, {}, kSize, watch);
+    return 0;
+  });
+  if (!code) GTEST_SKIP() << "this process's threads can't be counted";
+  EXPECT_EQ(*code, 0);
+  file.finish(kSize, false);
+  file.publish();
+  EXPECT_TRUE(testing::read_file(directory_ / "file") == content);
+}
+
 INSTANTIATE_TEST_SUITE_P(backends, TransferTest, ::testing::ValuesIn(testing::all_backends()),
                          [](const auto& param_info) { return param_info.param.name; });
 
