@@ -95,6 +95,8 @@ void AioHandle::State::start(std::shared_ptr<AioOperation> operation) {
 }
 
 std::size_t AioHandle::State::wait() {
+  // A thread whose operations another has taken to wait for must not return before they are finished.
+  const std::lock_guard one_at_a_time(waiting_);
   std::vector<std::shared_ptr<AioOperation>> operations;
   {
     const std::lock_guard lock(mutex_);

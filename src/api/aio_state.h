@@ -31,6 +31,7 @@ class AioHandle::State {
   void give_to_crew(AioOperation& operation);
 
   const AioOptions options_;
+  std::mutex waiting_;  // held by the thread that waits; taken before mutex_
   mutable std::mutex mutex_;
   std::vector<std::shared_ptr<AioOperation>> pending_;
   Crew crew_;

@@ -2,28 +2,16 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
-#include <cstring>
 #include <exception>
 #include <mutex>
 #include <system_error>
 #include <thread>
 
+#include "api/snapshot.h"
 #include "api/writer_state.h"
-#include "base/bytes.h"
 #include "base/error.h"
 
 namespace penstock {
-namespace {
-
-constexpr std::uint64_t kCopyStep = 8 * kMiB;
-
-std::uint64_t snapshot_size(const Writer::State& writer) {
-  std::uint64_t size = 0;
-  for (const TensorSpec& spec : writer.specs) size += align_up(spec.nbytes, 64);
-  return size;
-}
-
-}  // namespace
 
 struct SaveJob::State {
   explicit State(Writer writer_to_run, SaveAsyncOptions async_options)
@@ -37,7 +25,9 @@ struct SaveJob::State {
       work.options.shared = SharedTensors::kDuplicate;
       watch_progress(work);
       if (options.snapshot) {
-        take_snapshot(work);
+        snapshot = take_snapshot(work, *host_pool(options.pool), [this] {
+          if (cancelled) throw Error(ErrorKind::kCancelled, "cancelled");
+        });
         set_staged();
       }
       Stats result = run_save(work, {.all_read = [this] { set_staged(); }});
@@ -54,26 +44,6 @@ struct SaveJob::State {
       bytes_total = now.bytes_total;
       return !cancelled && (!user || user(now));
     };
-  }
-
-  void take_snapshot(Writer::State& work) {
-    snapshot = host_pool(options.pool)->allocate(snapshot_size(work));
-    std::byte* next = snapshot->data();
-    for (std::size_t i = 0; i < work.specs.size(); ++i) {
-      Origin& origin = work.origins[i];
-      const std::uint64_t nbytes = work.specs[i].nbytes;
-      for (std::uint64_t done = 0; done < nbytes; done += kCopyStep) {
-        if (cancelled) throw Error(ErrorKind::kCancelled, "cancelled");
-        const std::uint64_t step = std::min(kCopyStep, nbytes - done);
-        if (origin.data != nullptr) {
-          std::memcpy(next + done, origin.data + done, step);
-        } else {
-          origin.fill(done, {next + done, static_cast<std::size_t>(step)});
-        }
-      }
-      origin = {next, {}};
-      next += align_up(nbytes, 64);
-    }
   }
 
   void set_staged() {

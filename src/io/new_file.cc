@@ -5,11 +5,13 @@
 #include <sys/stat.h>
 #include <sys/statfs.h>
 #include <sys/statvfs.h>
+#include <sys/sysmacros.h>
 
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <memory>
 #include <string_view>
 #include <utility>
@@ -34,12 +36,25 @@ std::string_view file_name_of(std::string_view target) {
   return slash == std::string_view::npos ? target : target.substr(slash + 1);
 }
 
+// Of an ext4 filesystem, which may have been made without one. Unknown counts as none.
+bool has_journal(int fd) {
+  struct stat status {};
+  if (::fstat(fd, &status) != 0) return false;
+  const auto link = fmt::format("/sys/dev/block/{}:{}", major(status.st_dev), minor(status.st_dev));
+  std::error_code unknown;
+  const auto device = std::filesystem::read_symlink(link, unknown).filename();
+  if (unknown || device.empty()) return false;
+  int journal_task = 0;  // the file says "<none>" where there is no journal
+  return static_cast<bool>(std::ifstream("/sys/fs/ext4" / device / "journal_task") >> journal_task);
+}
+
 // True for filesystems with one journal, in which a new name never overtakes the inode that it leads to.
 bool journals_directories(int fd) {
   constexpr auto kExt4 = 0xEF53;
   constexpr auto kXfs = 0x58465342;
   struct statfs status {};
-  return ::fstatfs(fd, &status) == 0 && (status.f_type == kExt4 || status.f_type == kXfs);
+  if (::fstatfs(fd, &status) != 0) return false;
+  return status.f_type == kXfs || (status.f_type == kExt4 && has_journal(fd));
 }
 
 bool no_tmpfile_here(int error_number) {
@@ -250,8 +265,8 @@ void NewFile::withdraw() noexcept {
 }
 
 void NewFile::sync_name() {
-  // A file that had no name when it was synced may not be in the log of every filesystem (btrfs) until it is synced
-  // again. Where a sync of the directory writes the whole journal, that is enough.
+  // A file that had no name when it was synced is not kept by every filesystem (btrfs, ext4 without a journal) until it
+  // is synced again. Where a sync of the directory writes the whole journal, that is enough.
   if (!journals_directories(fd()) && ::fsync(fd()) != 0)
     throw_errno(target_, "sync failed, the data may not have reached the drive", errno);
   // Some network filesystems have no fsync for directories; there the rename is as durable as they make it.
