@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from cases import (
-    ASSIGN_COLD,
-    ASSIGN_WARM,
     BLOCKED,
     COLD_LOAD,
-    PACK,
+    COLD_REUSED,
+    FLASHPACK_RACES,
+    HALF_LOAD,
     SAVE,
+    SHAPE_RACES,
     TORCH_COLD,
     TORCH_MANY,
     TORCH_SAVE,
@@ -32,15 +33,39 @@ class Theme:
     text: str
     faint: str
     colours: dict[str, str]  # by role
+    lines: tuple[str, ...]  # where peers have to be told apart
 
 
-LIGHT = Theme("light", "#ffffff", "#1f2328", "#d0d7de", {"ours": "#0969da", "peer": "#9aa4af", "ceiling": "#d9a441"})
-DARK = Theme("dark", "#0d1117", "#e6edf3", "#30363d", {"ours": "#4493f8", "peer": "#6e7681", "ceiling": "#d9a441"})
-LEGEND = {"ours": "penstock", "peer": "others", "ceiling": "fio (the drive)"}
+LIGHT = Theme(
+    "light",
+    "#ffffff",
+    "#1f2328",
+    "#d0d7de",
+    {"ours": "#0969da", "peer": "#9aa4af", "ceiling": "#d9a441"},
+    ("#bc4c00", "#1a7f37", "#8250df"),
+)
+DARK = Theme(
+    "dark",
+    "#0d1117",
+    "#e6edf3",
+    "#30363d",
+    {"ours": "#4493f8", "peer": "#6e7681", "ceiling": "#d9a441"},
+    ("#f0883e", "#3fb950", "#a371f7"),
+)
+LEGEND = {"ours": "penstock", "peer": "others", "ceiling": "the drive's ceiling (fio and alike)"}
+TEXT = 12  # points, for all but titles: charts are shown at two thirds of their size
 PANELS = (COLD_LOAD, WARM_LOAD, SAVE)
-FLASHPACK_PANELS = (ASSIGN_COLD, ASSIGN_WARM, PACK)
-TORCH_PANELS = (TORCH_SAVE, TORCH_COLD, TORCH_WARM, TORCH_MANY)
 BACKGROUND_PANELS = (BLOCKED, TRAINING)
+# A chart each: its name, its title, and a panel for each race.
+SETS: dict[str, tuple[str, tuple[Race, ...]]] = {
+    "race": ("A model of bf16 in safetensors", PANELS),
+    "race-states": ("The same, into used memory and half cached", (COLD_REUSED, HALF_LOAD)),
+    "race-shapes-gib": ("Other shapes", tuple(race for race in SHAPE_RACES if race.unit == "GiB/s")),
+    "race-shapes-ms": ("Small models (less is better)", tuple(race for race in SHAPE_RACES if race.unit == "ms")),
+    "race-flashpack": ("FlashPack", FLASHPACK_RACES[:3]),
+    "race-torch": ("Files of torch.save", (TORCH_SAVE, TORCH_COLD, TORCH_WARM, TORCH_MANY)),
+    "race-background": ("Saving while training (less is better)", BACKGROUND_PANELS),
+}
 
 
 def draw(
@@ -79,17 +104,19 @@ def _figure(summaries: list[Summary], title: str, theme: Theme, races: tuple[Rac
 
     panels = [(race, best_first(summaries, race.key)) for race in races]
     panels = [(race, chosen) for race, chosen in panels if chosen]
-    heights = [len(chosen) + 1.2 for _, chosen in panels]
-    figure = Figure(figsize=(9, 0.36 * sum(heights) + 0.8), layout="constrained")
+    heights = [len(chosen) + 1.4 for _, chosen in panels]
+    figure = Figure(figsize=(11, 0.42 * sum(heights) + 1.2), layout="constrained")
+    figure.get_layout_engine().set(hspace=0.06)
     axes = figure.subplots(len(panels), 1, height_ratios=heights, squeeze=False)
     for axis, (race, chosen) in zip(axes[:, 0], panels, strict=True):
         _panel(axis, race, chosen, theme)
-    roles = [role for role in LEGEND if any(summary.case.role == role for summary in summaries)]
+    shown = {summary.case.role for _, chosen in panels for summary in chosen}
+    roles = [role for role in LEGEND if role in shown]
     labels = LEGEND if races != BACKGROUND_PANELS else {**LEGEND, "ceiling": "the least it takes"}
     handles = [Patch(color=theme.colours[role], label=labels[role]) for role in roles]
-    figure.suptitle(title, color=theme.text, fontsize=11, fontweight="bold")
+    figure.suptitle(title, color=theme.text, fontsize=14, fontweight="bold")
     figure.legend(
-        handles=handles, loc="outside lower center", ncols=3, frameon=False, labelcolor=theme.text, fontsize=9
+        handles=handles, loc="outside lower center", ncols=3, frameon=False, labelcolor=theme.text, fontsize=TEXT
     )
     return figure
 
@@ -108,13 +135,13 @@ def _panel(axis: Any, race: Race, chosen: list[Summary], theme: Theme) -> None:
     room = max(summary.high for summary in chosen)
     axis.set_xlim(0, room * 1.14)
     for i, summary in enumerate(chosen):
-        axis.text(summary.high + room * 0.015, i, f"{summary.value:.2f}", va="center", color=theme.text, fontsize=9)
+        axis.text(summary.high + room * 0.015, i, f"{summary.value:.2f}", va="center", color=theme.text, fontsize=TEXT)
 
 
 def style(axis: Any, title: str, theme: Theme) -> None:
     axis.set_facecolor(theme.background)
-    axis.set_title(title, loc="left", color=theme.text, fontsize=10)
-    axis.tick_params(colors=theme.text, labelsize=9, length=0)
+    axis.set_title(title, loc="left", color=theme.text, fontsize=TEXT + 1)
+    axis.tick_params(colors=theme.text, labelsize=TEXT, length=0)
     axis.set_axisbelow(True)
     for side in axis.spines.values():
         side.set_visible(False)

@@ -17,6 +17,7 @@ import charts
 import machine
 import model
 import report
+import run_results
 import size_chart
 from cases import MODEL_LOAD, MODEL_SAVE, STATE_DICT, STATE_DICT_COLD, Race, all_cases
 from race import ROOT, add_setting_arguments, run, versions
@@ -40,17 +41,19 @@ def prepare(arguments: argparse.Namespace, gib: float) -> Setting:
         raise SystemExit(
             f"[bench] {directory} has too little room for a model of {gib:g} GiB in two formats and a copy"
         )
+    drops = arguments.drop == "everything"
     file = directory / f"model-{gib:g}GiB.safetensors"
     expected = model.ensure(file, model.transformer(model.layers_for(gib)))
-    return Setting(directory, file, file, expected, arguments.python, arguments.peer_python, arguments.idle)
+    return Setting(directory, file, file, expected, arguments.python, arguments.peer_python, arguments.idle, drops)
 
 
 def prepare_gpt2(arguments: argparse.Namespace) -> Setting:
     directory: Path = arguments.directory.resolve()
     directory.mkdir(parents=True, exist_ok=True)
+    drops = arguments.drop == "everything"
     file = directory / "gpt2.safetensors"
     expected = model.ensure(file, model.gpt2())
-    setting = Setting(directory, file, file, expected, arguments.python, arguments.peer_python, arguments.idle)
+    setting = Setting(directory, file, file, expected, arguments.python, arguments.peer_python, arguments.idle, drops)
     setting.extra["gpt2"] = Input(file, expected)
     return setting
 
@@ -76,7 +79,7 @@ def compare_state_dicts(arguments: argparse.Namespace) -> dict[str, Any]:
     if arguments.chart:
         stem, forms = arguments.chart / "flashpack-state-dict", ((charts.LIGHT, charts.DARK), (".png", ".svg"))
         announce(charts.draw(summaries, "A state dict into a model (less is better)", stem, *forms, races))
-    return report.as_json(summaries, series, {})
+    return run_results.as_json(run_results.Results({}, series))
 
 
 def compare_sizes(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -87,7 +90,7 @@ def compare_sizes(arguments: argparse.Namespace) -> dict[str, Any]:
         setting = prepare(arguments, gib)
         series = measure(races, setting, arguments)
         by_size[gib] = [summarise(one) for one in series]
-        measured[f"{gib:g} GiB"] = report.as_json(by_size[gib], series, {})
+        measured[f"{gib:g} GiB"] = run_results.as_json(run_results.Results({}, series))
         show(by_size[gib], races, report.payload_gib(setting.expected.nbytes))
     if arguments.chart:
         title = "Models of bf16, saved and loaded (more is better)"
@@ -105,7 +108,7 @@ def main() -> int:
     arguments.directory.mkdir(parents=True, exist_ok=True)
     peers = ["flashpack", "safetensors", "accelerate", "torch"]
     about: dict[str, Any] = {
-        **machine.describe(arguments.directory),
+        **machine.describe(arguments.directory, arguments.drop == "everything"),
         "penstock": versions(arguments.python, ["penstock", "torch"]),
         "peers": versions(arguments.peer_python, peers),
     }
@@ -124,7 +127,7 @@ def main() -> int:
         print("\n[bench] stopped", file=sys.stderr)
         return 130
     path = ROOT / "results" / time.strftime("flashpack-%Y%m%d-%H%M%S.json")
-    report.write_json(path, content)
+    run_results.write(path, content)
     print(f"\n[bench] every measurement: {path.relative_to(ROOT)}")
     return 0
 

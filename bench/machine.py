@@ -9,6 +9,7 @@ import platform
 import time
 from pathlib import Path
 
+HALF_STRETCH = 64 << 20
 CACHESTAT = 451  # the system call's number, the same on every architecture
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mmap.restype = ctypes.c_void_p
@@ -21,26 +22,64 @@ def can_drop_everything() -> bool:
     return os.access("/proc/sys/vm/drop_caches", os.W_OK)
 
 
-def drop_page_cache(paths: list[Path]) -> None:
-    """Makes the next read of these files cold: the whole cache as root, else the files' own pages."""
+def files_of(path: Path) -> list[Path]:
+    """A checkpoint's files: itself, or all that lie in its directory."""
+    return sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
+
+
+def size_of(path: Path) -> int:
+    return sum(file.stat().st_size for file in files_of(path))
+
+
+def drop_page_cache(paths: list[Path], everything: bool = True) -> None:
+    """Makes the next read of these checkpoints cold: the whole cache where that is wanted and allowed, else their pages."""
     os.sync()
-    if can_drop_everything():
+    if everything and can_drop_everything():
         Path("/proc/sys/vm/drop_caches").write_text("1")
-    for path in filter(Path.exists, paths):
-        with path.open("rb") as file:
-            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    for file in (file for path in paths if path.exists() for file in files_of(path)):
+        with file.open("rb") as opened:
+            os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 def warm_page_cache(path: Path) -> None:
+    for file in files_of(path):
+        _read(file, 0, file.stat().st_size)
+
+
+def warm_half(path: Path) -> None:
+    """Of every file, already cold, every other stretch of 64 MiB (an eighth of smaller files) into the page cache."""
+    for file in files_of(path):
+        for begin, end in resident_stretches(file.stat().st_size):
+            _read(file, begin, end)
+
+
+def resident_stretches(size: int) -> list[tuple[int, int]]:
+    """Which parts of a file of this size `warm_half` reads: every other stretch, of whole pages."""
+    length = min(HALF_STRETCH, max(size // 8 // mmap.PAGESIZE, 1) * mmap.PAGESIZE)
+    return [(begin, min(begin + length, size)) for begin in range(0, size, 2 * length)]
+
+
+def _read(path: Path, begin: int, end: int) -> None:
     buffer = bytearray(4 << 20)
     with path.open("rb", buffering=0) as file:
-        while file.readinto(buffer):
-            pass
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)  # reads nothing that was not asked for
+        file.seek(begin)
+        while begin < end:
+            count = file.readinto(memoryview(buffer)[: min(len(buffer), end - begin)])
+            if not count:
+                return
+            begin += count
 
 
 def resident_bytes(path: Path) -> int:
-    """How much of a file the page cache holds. Some filesystems answer cachestat with 0: then mincore has the word."""
-    if not path.exists() or path.stat().st_size == 0:
+    """How much of a checkpoint the page cache holds. Some filesystems answer cachestat with 0: then mincore has the word."""
+    if not path.exists():
+        return 0
+    return sum(_resident_bytes_of_file(file) for file in files_of(path))
+
+
+def _resident_bytes_of_file(path: Path) -> int:
+    if path.stat().st_size == 0:
         return 0
     with path.open("rb") as file:
         return _cachestat(file.fileno()) or _mincore(file.fileno(), path.stat().st_size)
@@ -95,7 +134,16 @@ def system_field(file: str, name: str) -> str:
     return "unknown"
 
 
-def describe(directory: Path) -> dict[str, str | int]:
+def memory_of(process: int) -> dict[str, int]:
+    """The Rss... lines of a process's status, in bytes; nothing once it has ended."""
+    try:
+        lines = Path(f"/proc/{process}/status").read_text().splitlines()
+    except OSError:
+        return {}
+    return {line.split(":")[0]: 1024 * int(line.split()[1]) for line in lines if line.startswith("Rss")}
+
+
+def describe(directory: Path, drop_everything: bool = True) -> dict[str, str | int]:
     return {
         "processor": system_field("/proc/cpuinfo", "model name"),
         "cores": os.cpu_count() or 1,
@@ -103,6 +151,6 @@ def describe(directory: Path) -> dict[str, str | int]:
         "kernel": platform.release(),
         "filesystem": filesystem(directory),
         "python": platform.python_version(),
-        "caches_dropped_by": "drop_caches" if can_drop_everything() else "posix_fadvise",
+        "caches_dropped_by": "drop_caches" if drop_everything and can_drop_everything() else "posix_fadvise",
         "date": time.strftime("%Y-%m-%d %H:%M"),
     }

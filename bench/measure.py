@@ -1,4 +1,5 @@
-"""One measurement in a fresh process: prepares, says "ready", waits for a line on stdin, works, prints one JSON line.
+"""One measurement in a fresh process: prepares, says "ready", waits for a line on stdin, works, says "stopped", and prints
+one JSON line.
 
 The programs of bench/native speak the same protocol. Times, processor seconds and memory are those between the line and
 the end of the work, the touching of every page included; checking the result comes after.
@@ -23,6 +24,7 @@ class Probe:
     def __enter__(self) -> Probe:
         Path("/proc/self/clear_refs").write_text("5")  # restarts VmHWM
         self._memory = memory_kib()
+        self._moved = moved_bytes()
         self._usage = resource.getrusage(resource.RUSAGE_SELF)
         self._begin = time.perf_counter()
         return self
@@ -30,7 +32,9 @@ class Probe:
     def __exit__(self, *_: object) -> None:
         seconds = time.perf_counter() - self._begin
         usage = resource.getrusage(resource.RUSAGE_SELF)
+        moved = moved_bytes()
         before, after = self._memory, memory_kib()
+        print("stopped", flush=True)
         self.result = {
             "seconds": seconds,
             "cpu_seconds": usage.ru_utime + usage.ru_stime - self._usage.ru_utime - self._usage.ru_stime,
@@ -39,6 +43,10 @@ class Probe:
             "peak_bytes": 1024 * (after["VmHWM"] - before["VmRSS"]),
             "anonymous_bytes": 1024 * (after["RssAnon"] - before["RssAnon"]),
             "file_mapped_bytes": 1024 * (after["RssFile"] - before["RssFile"]),
+            "anonymous_bytes_before": 1024 * before["RssAnon"],
+            "file_bytes_before": 1024 * before["RssFile"],
+            "io_read_bytes": moved["read_bytes"] - self._moved["read_bytes"],
+            "io_written_bytes": moved["write_bytes"] - self._moved["write_bytes"],
         }
 
 
@@ -46,6 +54,12 @@ def memory_kib() -> dict[str, int]:
     lines = Path("/proc/self/status").read_text().splitlines()
     fields = (line.split() for line in lines if line.startswith(("Vm", "Rss")))
     return {field[0].rstrip(":"): int(field[1]) for field in fields}
+
+
+def moved_bytes() -> dict[str, int]:
+    """What this process had the drive read and write, in /proc/self/io's own words."""
+    lines = Path("/proc/self/io").read_text().splitlines()
+    return {line.split(":")[0]: int(line.split(":")[1]) for line in lines}
 
 
 def warm_up() -> None:
@@ -91,6 +105,12 @@ def main() -> None:
     if task.make_input_from:
         assert case.make_input is not None
         case.make_input(task.make_input_from, task.file)
+        return
+    if task.read_back:
+        from tensors import checksum
+
+        assert case.read_back is not None
+        print(checksum(case.read_back(task.file)))
         return
     assert case.start is not None
     import numpy  # noqa: F401  used by the touching; its import is not what is measured

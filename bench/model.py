@@ -1,4 +1,5 @@
-"""The files that are raced: a transformer in bfloat16, a file of very many small tensors, one of three, and a GPT-2.
+"""The checkpoints that are raced: a transformer in bfloat16, whole or in shards, a mixture of experts, files of very many
+small tensors, of one large one, of 1 MiB, of three tensors, and a GPT-2.
 
 All are plain safetensors, written here with the standard library alone so that no competitor had a hand in them. Beside
 each lies a .json with what a correct load must give.
@@ -13,6 +14,7 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 GIB = 1 << 30
 PAGE_SIZE = 4096
@@ -33,12 +35,12 @@ class Expected:
     page_sample: int  # sum of the first byte of every 4096 of each tensor: cheap enough for every round
 
 
-def transformer(layers: int) -> list[Tensor]:
+def transformer(layers: int, vocabulary: int = VOCABULARY) -> list[Tensor]:
     """The tensors of a Llama-like model; 22 layers are 201 tensors and 2.05 GiB."""
     shapes: dict[str, list[int]] = {
-        "model.embed_tokens.weight": [VOCABULARY, HIDDEN],
+        "model.embed_tokens.weight": [vocabulary, HIDDEN],
         "model.norm.weight": [HIDDEN],
-        "lm_head.weight": [VOCABULARY, HIDDEN],
+        "lm_head.weight": [vocabulary, HIDDEN],
     }
     for layer in range(layers):
         prefix = f"model.layers.{layer}."
@@ -57,6 +59,47 @@ def transformer(layers: int) -> list[Tensor]:
 def layers_for(gib: float) -> int:
     """How many layers come closest to this size."""
     return min(range(1, 400), key=lambda layers: abs(sum(map(tensor_nbytes, transformer(layers))) - gib * GIB))
+
+
+def transformer_of(gib: float) -> list[Tensor]:
+    """The transformer that comes closest to this size; below half a GiB with a small vocabulary, to try things out."""
+    return transformer(layers_for(gib)) if gib >= 0.5 else transformer(max(1, round(gib / 0.08)), VOCABULARY // 20)
+
+
+def mixture_of_experts(gib: float) -> list[Tensor]:
+    """Very many small matrices: at 2 GiB 50,007 tensors of 1.57 GiB, nearly all of them experts of 32 KiB."""
+    layers, experts, width, rows = 26, max(1, round(320 * gib)), 256, 64
+    tensors: list[Tensor] = [("model.embed_tokens.weight", "BF16", [VOCABULARY, width])]
+    for layer in range(layers):
+        prefix = f"model.layers.{layer}."
+        tensors += [(f"{prefix}{norm}.weight", "BF16", [width]) for norm in ("input_layernorm", "post_layernorm")]
+        tensors.append((f"{prefix}mlp.router.weight", "BF16", [experts, width]))
+        for expert in range(experts):
+            for part in ("gate_proj", "up_proj"):
+                tensors.append((f"{prefix}mlp.experts.{expert}.{part}.weight", "BF16", [rows, width]))
+            tensors.append((f"{prefix}mlp.experts.{expert}.down_proj.weight", "BF16", [width, rows]))
+    return sorted(tensors)
+
+
+def one_tensor(gib: float) -> list[Tensor]:
+    return [("weight", "BF16", [int(gib * 32768), 16384])]
+
+
+def one_mib() -> list[Tensor]:
+    """A model of 1 MiB: sixteen matrices of 64 KiB and their biases."""
+    return [
+        tensor
+        for layer in range(16)
+        for tensor in (
+            (f"layers.{layer}.weight", "BF16", [128, 256]),
+            (f"layers.{layer}.bias", "BF16", [128]),
+        )
+    ]
+
+
+def blocks(mib: int) -> list[Tensor]:
+    """Matrices of 4 MiB, so that the size alone grows."""
+    return [(f"blocks.{i:05}.weight", "BF16", [1024, 2048]) for i in range(mib // 4)]
 
 
 def many_small(count: int = 100_000) -> list[Tensor]:
@@ -136,7 +179,31 @@ def ensure(path: Path, tensors: list[Tensor], seed: int = 1) -> Expected:
     return write(path, tensors, seed)
 
 
-def read_header(path: Path) -> tuple[dict[str, dict[str, object]], int]:
+def ensure_shards(directory: Path, tensors: list[Tensor], count: int = 8, seed: int = 1) -> Expected:
+    """The tensors in several files of about the same size, with the index that Hugging Face puts beside them."""
+    groups = split_evenly(sorted(tensors), count)
+    files = [directory / f"model-{number + 1:05}-of-{count:05}.safetensors" for number in range(count)]
+    directory.mkdir(parents=True, exist_ok=True)
+    parts = [ensure(file, group, seed + i) for i, (file, group) in enumerate(zip(files, groups, strict=True))]
+    weight_map = {tensor[0]: file.name for file, group in zip(files, groups, strict=True) for tensor in group}
+    total = sum(part.nbytes for part in parts)
+    index = {"metadata": {"total_size": total}, "weight_map": weight_map}
+    (directory / "model.safetensors.index.json").write_text(json.dumps(index))
+    return Expected(total, len(weight_map), checksum_files(files), page_sample=sum(part.page_sample for part in parts))
+
+
+def split_evenly(tensors: list[Tensor], count: int) -> list[list[Tensor]]:
+    """Consecutive groups whose bytes differ by no more than a tensor or so."""
+    groups: list[list[Tensor]] = [[] for _ in range(count)]
+    total, placed = sum(map(tensor_nbytes, tensors)), 0
+    for tensor in tensors:
+        middle = placed + tensor_nbytes(tensor) / 2
+        groups[min(count - 1, int(count * middle / total))].append(tensor)
+        placed += tensor_nbytes(tensor)
+    return groups
+
+
+def read_header(path: Path) -> tuple[dict[str, dict[str, Any]], int]:
     """The entries of a safetensors file, and where its data begins."""
     with path.open("rb") as file:
         length = struct.unpack("<Q", file.read(8))[0]
@@ -156,7 +223,13 @@ def tensor_data(path: Path) -> Iterator[bytes]:
 
 
 def checksum_file(path: Path) -> int:
+    return checksum_files([path])
+
+
+def checksum_files(paths: list[Path]) -> int:
+    """Of files whose tensors, one file after the other, are in the order of their names."""
     checksum = 0
-    for data in tensor_data(path):
-        checksum = zlib.crc32(data, checksum)
+    for path in paths:
+        for data in tensor_data(path):
+            checksum = zlib.crc32(data, checksum)
     return checksum

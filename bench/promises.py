@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -20,6 +21,17 @@ class Promise:
     measure: Callable[..., float]
     limit: float
     at_least: bool = True
+    against: tuple[str, ...] = ()  # races all of whose peers are handed on as well, after the cases
+    named: str = ""  # a pattern: only peers whose name has it
+
+    def peers(self, summaries: list[Summary]) -> list[Summary]:
+        return [
+            summary
+            for summary in summaries
+            if summary.case.role == "peer"
+            and summary.case.race.key in self.against
+            and re.search(self.named, summary.case.name)
+        ]
 
     def holds(self, figure: float) -> bool:
         return figure >= self.limit if self.at_least else figure <= self.limit
@@ -31,6 +43,17 @@ def speed(ours: Summary, other: Summary) -> float:
 
 def speed_over_best(ours: Summary, *others: Summary) -> float:
     return min(ours.speed_over(other) for other in others)
+
+
+def cpu_over_near_peers(ours: Summary, *peers: Summary) -> float:
+    """Processor time beside the most frugal peer that comes within 2x of our speed; 0 where none does."""
+    near = [cpu(ours, peer) for peer in peers if ours.speed_over(peer) <= 2]
+    return max(near, default=0)
+
+
+def difference(one: Summary, other: Summary) -> float:
+    """How far apart two are, in percent of the slower."""
+    return 100 * (max(one.speed_over(other), other.speed_over(one)) - 1)
 
 
 def cpu(ours: Summary, other: Summary) -> float:
@@ -62,7 +85,7 @@ def cache_left(ours: Summary) -> float:
     return (ours.cache_growth_bytes or 0) / MIB
 
 
-COLD, REUSED = "cold: penstock.load", "cold: penstock.load, reused memory"
+COLD, REUSED = "cold: penstock.load", "cold-reused: penstock.load"
 FIO_READ, FAST = "cold: fio direct read", "cold: fastsafetensors"
 WARM, COPIED = "warm: penstock.load", "warm: penstock.load, copied"
 SAVED = "save: penstock.save"
@@ -74,11 +97,6 @@ PACKED, ASSIGNED, MAPPED = (
 TORCH_SAVED, LEGACY_SAVED = "torch-save: penstock.save", "torch-save: penstock.save legacy"
 TORCH_LOADED, LEGACY_LOADED = "torch-cold: penstock.load", "torch-cold: penstock.load legacy"
 TORCH_FIO = "torch-save: fio direct write"
-FASTPERSIST = (
-    "torch-save: FastPersist legacy",
-    "torch-save: FastPersist legacy, whole storages",
-    "torch-save: FastPersist legacy, whole storages, 256 MB",
-)
 MEMCPY, STILL = "async: memcpy, one core", "train: no checkpoint"
 TINY_SAVED, TINY_LOADED = "tiny-save: penstock pack_to_file", "tiny-load: penstock assign_from_file"
 
@@ -86,7 +104,14 @@ TINY_SAVED, TINY_LOADED = "tiny-save: penstock pack_to_file", "tiny-load: pensto
 def torch_save_promises(what: str, saved: str) -> tuple[Promise, ...]:
     return (
         Promise(f"{what} save: speed over torch.save + fsync", (saved, "torch-save: torch.save + fsync"), speed, 4.0),
-        Promise(f"{what} save: speed over FastPersist's best legacy", (saved, *FASTPERSIST), speed_over_best, 1.4),
+        Promise(
+            f"{what} save: speed over FastPersist's best legacy",
+            (saved,),
+            speed_over_best,
+            1.4,
+            against=("torch-save",),
+            named="FastPersist legacy",
+        ),
         Promise(f"{what} save: speed over fio", (saved, TORCH_FIO), speed, 1.1),
         Promise(f"{what} save: processor seconds per GiB", (saved,), cpu_per_gib, 0.3, at_least=False),
         Promise(f"{what} save: memory beyond the payload, MiB", (saved,), memory_while_saving, 64, at_least=False),
@@ -171,13 +196,73 @@ PROMISES = (
     ),
 )
 
+ZIP_SAVERS = r"^torch\.save (\+|without)|zip"
+# All of these load the same tensors cold, each in the format that its library reads.
+COLD_RACES = ("cold", "assign", "torch-cold")
+
+
+def cold_promises(what: str, ours: str, against: tuple[str, ...]) -> tuple[Promise, ...]:
+    return (
+        Promise(f"{what}: speed over fio", (ours, FIO_READ), speed, 1.2),
+        Promise(f"{what}: speed over the best peer in any format", (ours,), speed_over_best, 1.25, against=against),
+        Promise(
+            f"{what}: processor time over that of peers within 2x",
+            (ours,),
+            cpu_over_near_peers,
+            1.0,
+            at_least=False,
+            against=against,
+        ),
+    )
+
+
+def save_promises(
+    what: str, ours: str, fio: str, limit: float, named: str = "", whom: str = "the best peer"
+) -> tuple[Promise, ...]:
+    race = ours.split(":")[0]
+    return (
+        Promise(f"{what}: speed over fio", (ours, fio), speed, 1.2),
+        Promise(f"{what}: speed over {whom}", (ours,), speed_over_best, limit, against=(race,), named=named),
+    )
+
+
+def shape_promise(what: str, race: str, limit: float) -> Promise:
+    return Promise(
+        f"{what}: speed over the best peer", (f"{race}: penstock.load",), speed_over_best, limit, against=(race,)
+    )
+
+
+# To be reached in one and the same run, over everybody who takes part.
+FIELD_PROMISES = (
+    *cold_promises("cold load, fresh memory", COLD, COLD_RACES),
+    *cold_promises("cold load, reused memory", REUSED, ("cold-reused", *COLD_RACES)),
+    Promise("warm load: speed over the first", (WARM,), speed_over_best, 0.95, against=("warm",)),
+    shape_promise("half-resident load", "half", 1.2),
+    *save_promises("safetensors save", SAVED, "save: fio direct write", 2.0),
+    *save_promises("safetensors save", SAVED, "save: fio direct write", 2.5, "DCP", "torch DCP")[1:],
+    *save_promises("FlashPack save", PACKED, "pack: fio direct write", 2.0),
+    Promise("FlashPack save: processor seconds per GiB", (PACKED,), cpu_per_gib, 0.3, at_least=False),
+    *save_promises("torch legacy save", LEGACY_SAVED, TORCH_FIO, 1.3, "FastPersist legacy", "FastPersist's legacy"),
+    *save_promises("torch zip save", TORCH_SAVED, TORCH_FIO, 3.0, ZIP_SAVERS, "the best other zip"),
+    shape_promise("mixture of experts, cold", "moe-cold", 2.0),
+    shape_promise("mixture of experts, warm", "moe-warm", 2.0),
+    shape_promise("20,000 tiny tensors, cold", "20k-cold", 2.0),
+    shape_promise("20,000 tiny tensors, warm", "20k-warm", 2.0),
+    Promise("a model of 1 MiB, ms", ("1mib-warm: penstock.load",), milliseconds, 1.0, at_least=False),
+    shape_promise("a model of 1 MiB", "1mib-warm", 1.0),
+    Promise("cold load: C++ and Python apart, percent", (COLD, "cold: penstock C++"), difference, 5, at_least=False),
+    Promise("warm load: C++ and Python apart, percent", (WARM, "warm: penstock C++"), difference, 5, at_least=False),
+    Promise("save: C++ and Python apart, percent", (SAVED, "save: penstock C++"), difference, 5, at_least=False),
+)
+
 
 def judge(summaries: list[Summary]) -> list[tuple[Promise, float, bool]]:
     """Every promise whose cases were measured, with its figure and whether it holds."""
     by_key = {summary.case.key: summary for summary in summaries}
     verdicts = []
-    for promise in PROMISES:
-        if all(key in by_key for key in promise.cases):
-            figure = promise.measure(*(by_key[key] for key in promise.cases))
+    for promise in (*FIELD_PROMISES, *PROMISES):
+        peers = promise.peers(summaries)
+        if all(key in by_key for key in promise.cases) and bool(peers) == bool(promise.against):
+            figure = promise.measure(*(by_key[key] for key in promise.cases), *peers)
             verdicts.append((promise, figure, promise.holds(figure)))
     return verdicts

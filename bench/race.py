@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -12,29 +13,56 @@ import time
 from pathlib import Path
 from typing import Any
 
+import growth
+import inputs
 import machine
-import model
+import present
+import programs
 import report
-from cases import RACES, Case, all_cases
-from runner import Input, MeasurementError, Series, Setting, find_peer_python, run_rounds
-from summary import summarise
+import run_results
+from cases import GROUPS, RACES, Case, all_cases
+from runner import MeasurementError, Series, Setting, find_peer_python, run_rounds
 
 BENCH = Path(__file__).resolve().parent
 ROOT = BENCH.parent
+GROWTH = "growth"
+PEERS = [
+    *("safetensors", "fastsafetensors", "flashpack", "runai-model-streamer", "tensorizer", "deepspeed"),
+    *("accelerate", "torch", "numpy"),
+]
+# What two minutes have time for.
+QUICK = (
+    *("cold: fio direct read", "cold: safetensors load_file", "cold: fastsafetensors", "cold: penstock.load"),
+    *("warm: safetensors load_file", "warm: penstock.load"),
+    *("save: fio direct write", "save: safetensors save_file + fsync", "save: penstock.save"),
+    *("1mib-warm: safetensors load_file", "1mib-warm: penstock.load"),
+)
 
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="a model of half a GiB and three rounds")
+    names = ",".join([*GROUPS, GROWTH])
+    keys = ",".join(race.key for race in RACES)
+    parser.add_argument("--quick", action="store_true", help="a few cases, half a GiB, three rounds: two minutes")
     parser.add_argument("--size", type=float, metavar="GIB", help="size of the model (default: 2)")
     parser.add_argument(
-        "--races", default="", metavar="KEYS", help=f"of {','.join(r.key for r in RACES)} (default: all)"
+        "--races", default="", metavar="NAMES", help=f"groups ({names}) and races ({keys}); default: all"
     )
     parser.add_argument(
         "--only", default="", metavar="REGEX", help="only cases that match, as in 'cold: penstock.load'"
     )
     parser.add_argument("--all", action="store_true", help="also the cases that are not raced by default")
     parser.add_argument("--list", action="store_true", help="print the cases and stop")
+    parser.add_argument(
+        "--from",
+        type=Path,
+        dest="source",
+        metavar="JSON",
+        help="measure nothing: show what an earlier run has measured",
+    )
+    parser.add_argument(
+        "--document", type=Path, metavar="FILE", help="write the tables between the markers of this Markdown file"
+    )
     add_setting_arguments(parser)
     return parser.parse_args()
 
@@ -48,6 +76,12 @@ def add_setting_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--idle", type=float, default=1.0, metavar="SECONDS", help="rest before each start (default: 1)"
     )
+    parser.add_argument(
+        "--drop",
+        choices=["file", "everything"],
+        default="file",
+        help="what leaves the page cache before a cold start: the raced files (default), or all of it (as root)",
+    )
     parser.add_argument("--seed", type=int, default=time.time_ns() % 1_000_000, help="of the random order")
     parser.add_argument(
         "--chart", type=Path, metavar="DIR", help="draw charts for light and dark pages, .png and .svg, there"
@@ -56,26 +90,43 @@ def add_setting_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--peer-python", default=find_peer_python(ROOT), help="that has the others (default: .venv-bench)"
     )
+    parser.add_argument(
+        "--programs", type=Path, default=programs.folder(), help="of bench/native (default: %(default)s)"
+    )
 
 
-def without_those_that_cannot_run(cases: list[Case], arguments: argparse.Namespace) -> list[Case]:
-    """Tries what the cases need, once per Python, and says aloud what is left out."""
+def without_those_that_cannot_run(
+    cases: list[Case], arguments: argparse.Namespace
+) -> tuple[list[Case], dict[str, str]]:
+    """Tries what the cases need, once per Python, and says aloud what is left out. Gives the others, and the reasons."""
     problems: dict[tuple[str, str], str] = {}
+    left_out = {}
     for case in filter(lambda case: case.needs, cases):
         python = arguments.python if case.role == "ours" else arguments.peer_python
         key = (case.needs, python)
         if key not in problems:
-            command = [python, "-c", case.needs]
+            command = [python, "-c", case.needs, str(arguments.directory)]
             tried = subprocess.run(command, cwd=BENCH, capture_output=True, text=True)
             problems[key] = tried.stderr.strip().splitlines()[-1] if tried.returncode else ""
         if problems[key]:
             print(f"[bench] left out: {case.key} ({problems[key]})")
-            cases = [one for one in cases if one is not case]
-    return cases
+            left_out[case.key] = problems[key]
+    return [case for case in cases if case.key not in left_out], left_out
+
+
+def chosen_races(arguments: argparse.Namespace) -> list[str]:
+    """The keys of races that were asked for, with GROWTH if that was; groups stand for theirs."""
+    known = {race.key: [race.key] for race in RACES} | {GROWTH: [GROWTH]}
+    known |= {name: [race.key for race in races] for name, races in GROUPS.items()}
+    names = arguments.races.split(",") if arguments.races else [*GROUPS, GROWTH]
+    for name in names:
+        if name not in known:
+            raise SystemExit(f"[bench] there is no race or group '{name}'; there are {', '.join(known)}")
+    return list(dict.fromkeys(key for name in names for key in known[name]))
 
 
 def choose_cases(arguments: argparse.Namespace) -> list[Case]:
-    races = arguments.races.split(",") if arguments.races else [race.key for race in RACES]
+    races = chosen_races(arguments)
     chosen = [
         case
         for case in all_cases()
@@ -83,11 +134,19 @@ def choose_cases(arguments: argparse.Namespace) -> list[Case]:
         and (arguments.all or case.runs_by_default or arguments.only)
         and re.search(arguments.only, case.key)
     ]
-    if not chosen:
+    if arguments.quick and not (arguments.races or arguments.only):
+        chosen = [case for case in chosen if case.key in QUICK]
+    if not chosen and not grows(arguments):
         raise SystemExit("[bench] no case matches; --list shows all")
     if any(case.role == "ceiling" for case in chosen) and shutil.which("fio") is None:
         raise SystemExit("[bench] fio was not found; scripts/setup.sh installs it")
     return chosen
+
+
+def grows(arguments: argparse.Namespace) -> bool:
+    """Whether growth is measured: when it was asked for, or everything was."""
+    asked_for_all = not (arguments.races or arguments.only or arguments.quick)
+    return asked_for_all or (bool(arguments.races) and GROWTH in chosen_races(arguments))
 
 
 def versions(python: str, modules: list[str]) -> dict[str, str]:
@@ -103,93 +162,109 @@ def versions(python: str, modules: list[str]) -> dict[str, str]:
     return dict(json.loads(text))
 
 
-def prepare(arguments: argparse.Namespace) -> Setting:
-    gib = arguments.size or (0.5 if arguments.quick else 2.0)
-    directory = arguments.directory.resolve()
-    directory.mkdir(parents=True, exist_ok=True)
-    file = directory / f"model-{gib:g}GiB.safetensors"
-    many = directory / "many.safetensors"
-    many_torch = directory / "many-torch.safetensors"
-    if shutil.disk_usage(directory).free < 3.5 * gib * model.GIB:
-        raise SystemExit(f"[bench] {directory} has too little room for the model in two formats and a saved copy")
-    expected = model.ensure(file, model.transformer(model.layers_for(gib)))
-    setting = Setting(directory, file, many, expected, arguments.python, arguments.peer_python, arguments.idle)
-    setting.extra["many"] = Input(many, model.ensure(many, model.many_small()))
-    setting.extra["many-torch"] = Input(many_torch, model.ensure(many_torch, model.many_small(20_000)))
-    tiny = directory / "tiny.safetensors"
-    setting.extra["tiny"] = Input(tiny, model.ensure(tiny, model.tiny()))
-    return setting
+def prepare(cases: list[Case], arguments: argparse.Namespace, gib: float) -> Setting:
+    keys = {case.race.input for case in cases} | {"model"}
+    made = inputs.ensure(keys, gib, arguments.directory.resolve())
+    return Setting(
+        arguments.directory.resolve(),
+        made["model"].file,
+        made["model"].file,
+        made["model"].expected,
+        arguments.python,
+        arguments.peer_python,
+        arguments.idle,
+        arguments.drop == "everything",
+        made,
+    )
 
 
-def run(cases: list[Case], setting: Setting, rounds: int, seed: int) -> list[Series]:
-    all_series: dict[str, Series] = {}
-    total, begin = rounds * len(cases), time.monotonic()
-    for done, (series, number) in enumerate(run_rounds(cases, setting, rounds, seed), start=1):
-        all_series[series.case.key] = series
-        last = series.results[-1]
-        left = (time.monotonic() - begin) / done * (total - done)
-        print(
-            f"[bench] round {number + 1}/{rounds}  {done:3}/{total}  {series.case.key:45} "
-            f"{1000 * last['seconds']:9.1f} ms   {left / 60:.1f} minutes to go",
-            flush=True,
-        )
-    return list(all_series.values())
-
-
-def main() -> int:
-    arguments = parse_arguments()
-    cases = choose_cases(arguments)
-    if arguments.list:
-        print("\n".join(f"{case.key:45} {case.role}" for case in cases))
-        return 0
-    rounds = arguments.rounds or (3 if arguments.quick else 5)
-    cases = without_those_that_cannot_run(cases, arguments)
-    setting = prepare(arguments)
-    about: dict[str, Any] = {
-        **machine.describe(setting.directory),
+def describe(setting: Setting, arguments: argparse.Namespace, rounds: int) -> dict[str, Any]:
+    fio = (
+        subprocess.run(["fio", "--version"], capture_output=True, text=True).stdout.strip()
+        if shutil.which("fio")
+        else ""
+    )
+    return {
+        **machine.describe(setting.directory, setting.drop_everything),
         "model": f"{report.payload_gib(setting.expected.nbytes)} bf16, {setting.expected.tensors} tensors",
+        "inputs": {
+            key: f"{one.expected.tensors} tensors, {one.expected.nbytes / (1 << 20):.1f} MiB"
+            for key, one in setting.extra.items()
+        },
         "rounds": rounds,
         "seed": arguments.seed,
         "idle_seconds": setting.idle_seconds,
         "penstock": versions(setting.python, ["penstock", "torch", "numpy"]),
-        "peers": versions(
-            setting.peer_python, ["safetensors", "fastsafetensors", "flashpack", "deepspeed", "torch", "numpy"]
-        ),
+        "peers": {**versions(setting.peer_python, PEERS), **({"fio": fio.removeprefix("fio-")} if fio else {})},
     }
-    for key, value in about.items():
+
+
+def run(cases: list[Case], setting: Setting, rounds: int, seed: int) -> list[Series]:
+    all_series: dict[str, Series] = {}
+    total, begin = sum(min(rounds, case.race.most_rounds) for case in cases), time.monotonic()
+    for done, (series, number) in enumerate(run_rounds(cases, setting, rounds, seed), start=1):
+        all_series[series.case.key] = series
+        tell(f"round {number + 1}/{rounds}  {series.case.key}", series, done, total, begin)
+    return list(all_series.values())
+
+
+def grow(measured: run_results.Results, setting: Setting, gib: float, rounds: int, seed: int) -> None:
+    begin = time.monotonic()
+    for series, amount, done, total in growth.run(setting, gib, min(rounds, growth.ROUNDS), seed):
+        measured.add_grown(series, amount)
+        unit = "MiB" if series.case.race in growth.BY_SIZE else "tensors"
+        shown = amount >> 20 if unit == "MiB" else amount
+        tell(f"{series.case.key}, {shown} {unit}", series, done, total, begin)
+
+
+def tell(what: str, series: Series, done: int, total: int, begin: float) -> None:
+    left = (time.monotonic() - begin) / done * (total - done)
+    milliseconds = 1000 * series.results[-1]["seconds"]
+    print(f"[bench] {done:3}/{total}  {what:57} {milliseconds:9.1f} ms   {left / 60:.1f} minutes to go", flush=True)
+
+
+def measure(arguments: argparse.Namespace, cases: list[Case]) -> run_results.Results:
+    rounds = arguments.rounds or (3 if arguments.quick else 5)
+    gib = arguments.size or (0.5 if arguments.quick else 2.0)
+    arguments.directory.mkdir(parents=True, exist_ok=True)
+    os.environ[programs.VARIABLE] = str(arguments.programs.resolve())
+    cases, left_out = without_those_that_cannot_run(cases, arguments)
+    setting = prepare(cases, arguments, gib)
+    measured = run_results.Results(describe(setting, arguments, rounds), left_out=left_out)
+    for key, value in measured.about.items():
         print(f"[bench] {key.replace('_', ' ')}: {value}")
-    try:
-        series = run(cases, setting, rounds, arguments.seed)
-    except (MeasurementError, subprocess.CalledProcessError) as error:
-        print(f"[bench] FAILED: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print("\n[bench] stopped", file=sys.stderr)
-        return 130
-    summaries = [summarise(one) for one in series]
-    report.show(summaries)
-    path = ROOT / "results" / time.strftime("race-%Y%m%d-%H%M%S.json")
-    report.write_json(path, report.as_json(summaries, series, about))
-    print(f"\n[bench] every measurement: {path.relative_to(ROOT)}")
-    if arguments.chart:
-        draw(summaries, about, arguments.chart)
+    begin = time.monotonic()
+    measured.series = run(cases, setting, rounds, arguments.seed)
+    if grows(arguments):
+        grow(measured, setting, gib, rounds, arguments.seed)
+    measured.about["minutes"] = round((time.monotonic() - begin) / 60, 1)
+    return measured
+
+
+def main() -> int:
+    arguments = parse_arguments()
+    if arguments.source:
+        measured = run_results.read(arguments.source)
+    else:
+        cases = choose_cases(arguments)
+        if arguments.list:
+            print("\n".join(f"{case.key:55} {case.role}" for case in cases))
+            return 0
+        try:
+            measured = measure(arguments, cases)
+        except (MeasurementError, subprocess.CalledProcessError) as error:
+            print(f"[bench] FAILED: {error}", file=sys.stderr)
+            return 1
+        except KeyboardInterrupt:
+            print("\n[bench] stopped", file=sys.stderr)
+            return 130
+    report.show(measured)
+    if not arguments.source:
+        path = ROOT / "results" / time.strftime("race-%Y%m%d-%H%M%S.json")
+        run_results.write(path, run_results.as_json(measured))
+        print(f"[bench] every measurement: {path.relative_to(ROOT)}")
+    present.write(measured, arguments.chart, arguments.document)
     return 0
-
-
-def draw(summaries: list[Any], about: dict[str, Any], directory: Path) -> None:
-    import charts
-
-    title = f"{about['model']}, {about['cores']} cores, {about['filesystem'].split()[0]}"
-    forms = ((charts.LIGHT, charts.DARK), (".png", ".svg"))
-    for name, panels in (
-        ("race", charts.PANELS),
-        ("race-flashpack", charts.FLASHPACK_PANELS),
-        ("race-torch", charts.TORCH_PANELS),
-        ("race-background", charts.BACKGROUND_PANELS),
-    ):
-        if any(summary.case.race in panels for summary in summaries):
-            for path in charts.draw(summaries, title, directory / name, *forms, panels):
-                print(f"[bench] chart: {path}")
 
 
 if __name__ == "__main__":

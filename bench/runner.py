@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
@@ -17,7 +19,7 @@ import flashpack_file
 import machine
 import model
 import torch_file
-from cases import Case, Race, Task
+from cases import COLD, HALF, Case, Race, Task
 
 MEASURE = Path(__file__).resolve().parent / "measure.py"
 
@@ -28,7 +30,7 @@ class MeasurementError(Exception):
 
 @dataclass(frozen=True)
 class Input:
-    """A safetensors file, and what a correct load of it gives."""
+    """A checkpoint of safetensors (a file, or a directory of shards), and what a correct load of it gives."""
 
     file: Path
     expected: model.Expected
@@ -45,6 +47,7 @@ class Setting:
     python: str  # of penstock
     peer_python: str
     idle_seconds: float = 1.0
+    drop_everything: bool = True  # or only the pages of the raced file, when it has to be cold
     extra: dict[str, Input] = field(default_factory=dict)  # by Race.input
 
     def input(self, race: Race) -> Input:
@@ -65,7 +68,7 @@ class Series:
 
 def input_of(case: Case, setting: Setting) -> Path:
     file = setting.input(case.race).file
-    return file if case.race.saves else file.with_suffix(case.input_suffix)
+    return file if case.race.saves or case.input_suffix == ".safetensors" else file.with_suffix(case.input_suffix)
 
 
 def python_for(case: Case, setting: Setting) -> str:
@@ -80,16 +83,45 @@ def ensure_input(case: Case, setting: Setting) -> None:
         subprocess.run([python_for(case, setting), str(MEASURE), json.dumps(asdict(task))], check=True)
 
 
-def settle(case: Case, file: Path, idle_seconds: float) -> None:
+def settle(case: Case, file: Path, setting: Setting) -> None:
     """Brings the page cache to the state that the race demands, then lets the machine come to rest."""
-    if case.race.warm:
-        machine.warm_page_cache(file)
-    else:
-        machine.drop_page_cache([file])
-        left = machine.resident_bytes(file)
-        if left > file.stat().st_size // 100:
+    if case.race.cache in (COLD, HALF):
+        machine.drop_page_cache([file], setting.drop_everything)
+        left, size = machine.resident_bytes(file), machine.size_of(file)
+        if left > size // 100:
             raise MeasurementError(f"{file}: {left} bytes stay in the page cache, so a cold start is not possible")
-    time.sleep(idle_seconds)
+    if case.race.cache == HALF:
+        machine.warm_half(file)
+        held = machine.resident_bytes(file)
+        if not 0.4 * size <= held <= 0.6 * size:
+            raise MeasurementError(f"{file}: the page cache holds {held} bytes of {size}, not half")
+    elif case.race.cache != COLD:
+        machine.warm_page_cache(file)
+    time.sleep(setting.idle_seconds)
+
+
+class MemoryWatch:
+    """Samples what a process has resident, from outside of it: the kernel keeps only the peak of all kinds together."""
+
+    INTERVAL_SECONDS = 0.02
+
+    def __init__(self, process: int) -> None:
+        self._process = process
+        self._peak: dict[str, int] = {}
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._stop.wait(self.INTERVAL_SECONDS):
+            for kind, value in machine.memory_of(self._process).items():
+                self._peak[kind] = max(self._peak.get(kind, 0), value)
+
+    def finish(self) -> dict[str, int]:
+        """The highest of each kind that was seen, by the names of /proc/PID/status."""
+        self._stop.set()
+        self._thread.join()
+        return self._peak
 
 
 def talk(command: list[str], before_start: Callable[[], None]) -> dict[str, Any]:
@@ -103,13 +135,33 @@ def talk(command: list[str], before_start: Callable[[], None]) -> dict[str, Any]
         else:
             raise MeasurementError(f"stopped with exit code {process.wait()} before it was ready: {command}")
         before_start()
+        watch = MemoryWatch(process.pid)
         process.stdin.write("go\n")
         process.stdin.flush()
-        printed = process.stdout.read().strip().splitlines()
-        if process.wait() != 0 or not printed:
+        printed = []
+        for line in process.stdout:
+            printed.append(line.strip())
+            if printed[-1] == "stopped":
+                memory = watch.finish()
+        if process.wait() != 0 or "stopped" not in printed:
+            watch.finish()
             raise MeasurementError(f"stopped with exit code {process.wait()}: {command}")
     result: dict[str, Any] = json.loads(printed[-1])
+    return with_peaks(result, memory)
+
+
+def with_peaks(result: dict[str, Any], sampled: dict[str, int]) -> dict[str, Any]:
+    """Adds growth at its highest. What is there at the end counts too: short work falls between two samples."""
+    for kind, name, at_end in (("RssAnon", "anonymous", "anonymous_bytes"), ("RssFile", "file", "file_mapped_bytes")):
+        result[f"peak_{name}_bytes"] = max(sampled.get(kind, 0) - result[f"{name}_bytes_before"], result[at_end])
     return result
+
+
+def remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def execute(case: Case, task: Task, setting: Setting, before_start: Callable[[], None]) -> dict[str, Any]:
@@ -125,13 +177,13 @@ def measure(case: Case, setting: Setting, verify: bool) -> dict[str, Any]:
     """One measurement, with what it did to the page cache and the drive."""
     file, output = input_of(case, setting), setting.directory / f"saved{case.output_suffix}"
     expected = setting.input(case.race).expected
-    output.unlink(missing_ok=True)
+    remove(output)
     task = Task(case.key, str(file), str(output), verify)
     counters: list[tuple[int, int] | None] = []
     cached: list[int] = []
 
     def before_start() -> None:
-        settle(case, file, setting.idle_seconds)
+        settle(case, file, setting)
         cached.append(machine.resident_bytes(file))
         counters.append(machine.device_bytes(setting.directory))
 
@@ -140,9 +192,9 @@ def measure(case: Case, setting: Setting, verify: bool) -> dict[str, Any]:
         counters.append(machine.device_bytes(setting.directory))
         result["cache_growth_bytes"] = machine.resident_bytes(output if case.race.saves else file) - cached[0]
         if verify and case.race.saves and case.saves_checked:
-            result["checksum"] = checksum_of_saved(output, setting)
+            result["checksum"] = checksum_of_saved(case, output, setting)
     finally:
-        output.unlink(missing_ok=True)
+        remove(output)
     if counters[0] and counters[1]:
         result["device_read_bytes"] = counters[1][0] - counters[0][0]
         result["device_written_bytes"] = counters[1][1] - counters[0][1]
@@ -151,11 +203,17 @@ def measure(case: Case, setting: Setting, verify: bool) -> dict[str, Any]:
     return result
 
 
-def checksum_of_saved(output: Path, setting: Setting) -> int:
-    """Of the tensors in a file, read by others than those who are raced; files of torch by torch itself."""
+def checksum_of_saved(case: Case, output: Path, setting: Setting) -> int:
+    """Of the tensors in a file, read by others than those who are raced; formats of a library's own by that library."""
+    if case.read_back:
+        task = Task(case.key, str(output), read_back=True)
+        command = [python_for(case, setting), str(MEASURE), json.dumps(asdict(task))]
+        return int(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.split()[-1])
     if output.suffix == ".pt":
         return torch_file.checksum_file(output, setting.peer_python)
-    return (flashpack_file if output.suffix == ".flashpack" else model).checksum_file(output)
+    if output.suffix == ".flashpack":
+        return flashpack_file.checksum_file(output)
+    return model.checksum_file(output)
 
 
 def check(case: Case, result: dict[str, Any], wanted: model.Expected) -> None:
@@ -166,7 +224,7 @@ def check(case: Case, result: dict[str, Any], wanted: model.Expected) -> None:
 
 
 def run_rounds(cases: list[Case], setting: Setting, rounds: int, seed: int) -> Iterator[tuple[Series, int]]:
-    """Yields after each measurement the series it belongs to and the round; every case runs once per round."""
+    """Yields after each measurement the series it belongs to and the round; every case runs once per round, up to its most."""
     order = random.Random(seed)
     series = [Series(case) for case in cases]
     for case in cases:
@@ -174,6 +232,8 @@ def run_rounds(cases: list[Case], setting: Setting, rounds: int, seed: int) -> I
     for number in range(rounds):
         order.shuffle(series)
         for one in series:
+            if number >= one.case.race.most_rounds:
+                continue
             one.add(measure(one.case, setting, verify=number == 0))
             yield one, number
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import zlib
+from array import array
 from pathlib import Path
 from typing import Any
 
 import model
+import programs
 
 
 def as_bytes(tensor: Any) -> Any:
@@ -19,10 +22,26 @@ def as_bytes(tensor: Any) -> Any:
 
 def touch_every_page(tensors: dict[str, Any]) -> int:
     """Reads a byte of every page, so that what was only mapped is really there. Their sum proves it."""
-    total = 0
-    for tensor in tensors.values():
-        total += int(as_bytes(tensor)[:: model.PAGE_SIZE].sum())
-    return total
+    if _touch is None:
+        return sum(int(as_bytes(tensor)[:: model.PAGE_SIZE].sum()) for tensor in tensors.values())
+    # Fifty thousand tensors would take NumPy longer than some take to load them.
+    addresses = array("Q", [tensor.data_ptr() for tensor in tensors.values()])
+    sizes = array("Q", [tensor.nbytes for tensor in tensors.values()])
+    return int(_touch(addresses.buffer_info()[0], sizes.buffer_info()[0], len(addresses)))
+
+
+def _load_touch() -> Any:
+    """The native form of the above, where bench/native has been built."""
+    library = programs.folder() / "libtouch.so"
+    if not library.exists():
+        return None
+    touch = ctypes.CDLL(str(library)).touch_every_page
+    touch.restype = ctypes.c_uint64
+    touch.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
+    return touch
+
+
+_touch = _load_touch()
 
 
 def checksum(tensors: dict[str, Any]) -> int:
@@ -32,28 +51,45 @@ def checksum(tensors: dict[str, Any]) -> int:
     return value
 
 
+def checkpoint_files(path: str) -> list[str]:
+    """The files with tensors of a checkpoint: itself, or the shards in its directory."""
+    return sorted(map(str, Path(path).glob("*.safetensors"))) if os.path.isdir(path) else [path]
+
+
 def read_into_memory(path: str) -> dict[str, Any]:
     """The tensors in memory that torch allocated, one by one, as training leaves them."""
     import torch
 
     dtypes = {"BF16": torch.bfloat16, "F32": torch.float32}
-    entries, base = model.read_header(Path(path))
     tensors = {}
-    with open(path, "rb") as file:
-        for name, entry in entries.items():
-            tensor = torch.empty(entry["shape"], dtype=dtypes[str(entry["dtype"])])
-            file.seek(base + entry["data_offsets"][0])  # type: ignore[index]
-            file.readinto(memoryview(as_bytes(tensor)))
-            tensors[name] = tensor
+    for one in checkpoint_files(path):
+        entries, base = model.read_header(Path(one))
+        with open(one, "rb") as file:
+            for name, entry in entries.items():
+                tensor = torch.empty(entry["shape"], dtype=dtypes[str(entry["dtype"])])
+                file.seek(base + entry["data_offsets"][0])  # type: ignore[index]
+                file.readinto(memoryview(as_bytes(tensor)))
+                tensors[name] = tensor
     return tensors
 
 
+def empty_tensors(path: str) -> dict[str, Any]:
+    """Tensors with the names and shapes of a raced checkpoint, whose memory nobody has touched."""
+    import torch
+
+    dtypes = {"BF16": torch.bfloat16, "F32": torch.float32}
+    return {name: torch.empty(shape, dtype=dtypes[dtype]) for name, (shape, dtype) in shapes_of(path).items()}
+
+
 def sync_file(path: str) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    """A file, or a directory and the files in it."""
+    inside = [entry.path for entry in os.scandir(path)] if os.path.isdir(path) else []
+    for one in [*inside, path]:
+        descriptor = os.open(one, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def same_tree(one: Any, other: Any) -> bool:

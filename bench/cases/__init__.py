@@ -13,8 +13,12 @@ from typing import Any
 
 FAMILIES = (
     "fio",
+    "dontcache_cases",
     "safetensors_cases",
     "fastsafetensors_cases",
+    "runai_cases",
+    "tensorizer_cases",
+    "distributed_checkpoint_cases",
     "torch_cases",
     "flashpack_cases",
     "comparison_cases",
@@ -24,64 +28,100 @@ FAMILIES = (
     "background_cases",
     "training_cases",
     "penstock_cases",
+    "drop_in_cases",
     "native_cases",
 )
+COLD, WARM, HALF = "cold", "warm", "half"  # what the page cache holds of the input when the clock starts
 
 
 @dataclass(frozen=True)
 class Race:
-    """Cases that may be compared: the same file, the same start, the same work."""
+    """Cases that may be compared: the same tensors, the same start, the same work."""
 
     name: str
     key: str  # for the command line
-    warm: bool  # is the input in the page cache when the clock starts?
-    input: str = "model"  # which file: the model, "many", "many-torch", "tiny" or "gpt2"; see model.py
+    cache: str  # COLD, WARM or HALF
+    input: str = "model"  # which of the inputs; see inputs.py
     saves: bool = False
     unit: str = "GiB/s"  # or "ms", where bytes mean little
     repeats: int = 1  # within a measurement, whose time is then their median: for what takes a millisecond
+    gives_tensors: bool = True
+    most_rounds: int = 99  # where a measurement takes long
 
     @property
     def touches(self) -> bool:
         """Whether every page of what was loaded is read before the clock stops."""
-        return not self.saves and self.input not in ("many", "many-torch")
+        return not self.saves and self.gives_tensors
 
 
-COLD_LOAD = Race("cold load", "cold", warm=False)
-WARM_LOAD = Race("warm load", "warm", warm=True)
-SAVE = Race("durable save of a new file", "save", warm=False, saves=True)
-OPEN_MANY = Race("open 100,000 tensors and list their names", "open", warm=True, input="many", unit="ms")
-LOAD_MANY = Race("load 100,000 small tensors", "many", warm=True, input="many", unit="ms")
-IMPORT = Race("import", "import", warm=True, input="many", unit="ms")
-
-PACK = Race("durable pack_to_file of a new file", "pack", warm=False, saves=True)
-ASSIGN_COLD = Race("cold assign_from_file", "assign", warm=False)
-ASSIGN_WARM = Race("warm assign_from_file", "assign-warm", warm=True)
-TINY_SAVE = Race(
-    "durable save of three small tensors", "tiny-save", warm=True, input="tiny", saves=True, unit="ms", repeats=21
+COLD_LOAD = Race("cold load", "cold", COLD)
+COLD_REUSED = Race("cold load, the second of its process", "cold-reused", COLD)
+WARM_LOAD = Race("warm load", "warm", WARM)
+HALF_LOAD = Race("load of a file that the page cache holds half of", "half", HALF)
+SAVE = Race("durable save of a new file", "save", COLD, saves=True)
+OPEN_MANY = Race(
+    "open 100,000 tensors and list their names", "open", WARM, input="many", unit="ms", gives_tensors=False
 )
-TINY_LOAD = Race("load of three small tensors", "tiny-load", warm=True, input="tiny", unit="ms", repeats=21)
+LOAD_MANY = Race("load 100,000 small tensors", "many", WARM, input="many", unit="ms")
+IMPORT = Race("import", "import", WARM, input="many", unit="ms", gives_tensors=False)
+ENGINE_RACES = (COLD_LOAD, COLD_REUSED, WARM_LOAD, HALF_LOAD, SAVE, OPEN_MANY, LOAD_MANY, IMPORT)
+
+PACK = Race("durable pack_to_file of a new file", "pack", COLD, saves=True)
+ASSIGN_COLD = Race("cold assign_from_file", "assign", COLD)
+ASSIGN_WARM = Race("warm assign_from_file", "assign-warm", WARM)
+TINY_SAVE = Race(
+    "durable save of three small tensors", "tiny-save", WARM, input="tiny", saves=True, unit="ms", repeats=21
+)
+TINY_LOAD = Race("load of three small tensors", "tiny-load", WARM, input="tiny", unit="ms", repeats=21)
+FLASHPACK_RACES = (PACK, ASSIGN_COLD, ASSIGN_WARM, TINY_SAVE, TINY_LOAD)
 
 # Files of torch.save.
-TORCH_SAVE = Race("durable save of a new torch file", "torch-save", warm=False, saves=True)
-TORCH_COLD = Race("cold load of a torch file", "torch-cold", warm=False)
-TORCH_WARM = Race("warm load of a torch file", "torch-warm", warm=True)
+TORCH_SAVE = Race("durable save of a new torch file", "torch-save", COLD, saves=True)
+TORCH_COLD = Race("cold load of a torch file", "torch-cold", COLD)
+TORCH_WARM = Race("warm load of a torch file", "torch-warm", WARM)
 TORCH_MANY = Race(
-    "load 20,000 tiny tensors of a torch file", "torch-many", warm=True, input="many-torch", unit="ms", repeats=5
+    "load 20,000 tiny tensors of a torch file", "torch-many", WARM, input="many-torch", unit="ms", repeats=5
 )
-BLOCKED = Race("how long a background save blocks its caller", "async", warm=False, saves=True, unit="ms")
-TRAINING = Race("an iteration of a training loop", "train", warm=False, saves=True, unit="ms", repeats=5)
+BLOCKED = Race("how long a background save blocks its caller", "async", COLD, saves=True, unit="ms")
+TRAINING = Race("an iteration of a training loop", "train", COLD, saves=True, unit="ms", repeats=5, most_rounds=3)
+TORCH_RACES = (TORCH_SAVE, TORCH_COLD, TORCH_WARM, TORCH_MANY, BLOCKED, TRAINING)
 
-RACES = (
-    *(COLD_LOAD, WARM_LOAD, SAVE, OPEN_MANY, LOAD_MANY, IMPORT),
-    *(PACK, ASSIGN_COLD, ASSIGN_WARM, TINY_SAVE, TINY_LOAD),
-    *(TORCH_SAVE, TORCH_COLD, TORCH_WARM, TORCH_MANY, BLOCKED, TRAINING),
+# Checkpoints of other shapes than one file of two hundred tensors. Fewer rounds keep the whole run below an hour.
+SHAPE_ROUNDS = 3
+SHARDS_COLD = Race("cold load of eight shards", "shards-cold", COLD, input="shards", most_rounds=SHAPE_ROUNDS)
+SHARDS_WARM = Race("warm load of eight shards", "shards-warm", WARM, input="shards", most_rounds=SHAPE_ROUNDS)
+MOE_COLD = Race("cold load of a mixture of experts", "moe-cold", COLD, input="moe", most_rounds=SHAPE_ROUNDS)
+MOE_WARM = Race("warm load of a mixture of experts", "moe-warm", WARM, input="moe", most_rounds=SHAPE_ROUNDS)
+SMALL_TENSORS_COLD = Race(
+    "cold load of 20,000 tiny tensors", "20k-cold", COLD, input="many-torch", unit="ms", most_rounds=SHAPE_ROUNDS
 )
+SMALL_TENSORS_WARM = Race(
+    "warm load of 20,000 tiny tensors", "20k-warm", WARM, input="many-torch", unit="ms", repeats=5
+)
+ONE_COLD = Race("cold load of one large tensor", "one-cold", COLD, input="one", most_rounds=SHAPE_ROUNDS)
+ONE_WARM = Race("warm load of one large tensor", "one-warm", WARM, input="one", most_rounds=SHAPE_ROUNDS)
+MIB_COLD = Race("cold load of a model of 1 MiB", "1mib-cold", COLD, input="mib", unit="ms")
+MIB_WARM = Race("warm load of a model of 1 MiB", "1mib-warm", WARM, input="mib", unit="ms", repeats=21)
+SHAPE_RACES = (
+    *(SHARDS_COLD, SHARDS_WARM, MOE_COLD, MOE_WARM, SMALL_TENSORS_COLD, SMALL_TENSORS_WARM),
+    *(ONE_COLD, ONE_WARM, MIB_COLD, MIB_WARM),
+)
+
+RACES = (*ENGINE_RACES, *FLASHPACK_RACES, *TORCH_RACES, *SHAPE_RACES)
+GROUPS = {"engine": ENGINE_RACES, "flashpack": FLASHPACK_RACES, "torch": TORCH_RACES, "shapes": SHAPE_RACES}
+
+# How cost grows with the size and with the number of tensors; growth.py runs them at several of both.
+GROW_LOAD = Race("cold load", "grow-load", COLD, input="grown")
+GROW_SAVE = Race("durable save", "grow-save", COLD, input="grown", saves=True)
+GROW_LOAD_COUNT = Race("warm load", "grow-load-count", WARM, input="grown", unit="ms", repeats=3)
+GROW_SAVE_COUNT = Race("durable save", "grow-save-count", COLD, input="grown", saves=True, unit="ms")
+GROWTH_RACES = (GROW_LOAD, GROW_SAVE, GROW_LOAD_COUNT, GROW_SAVE_COUNT)
 
 # The two comparisons that FlashPack publishes; flashpack_compare.py runs them.
-STATE_DICT = Race("GPT-2's weights into a model, warm", "state-dict", warm=True, input="gpt2", unit="ms")
-STATE_DICT_COLD = Race("GPT-2's weights into a model, cold", "state-dict-cold", warm=False, input="gpt2", unit="ms")
-MODEL_LOAD = Race("cold load into an empty model", "model-load", warm=False)
-MODEL_SAVE = Race("durable save of a model", "model-save", warm=False, saves=True)
+STATE_DICT = Race("GPT-2's weights into a model, warm", "state-dict", WARM, input="gpt2", unit="ms")
+STATE_DICT_COLD = Race("GPT-2's weights into a model, cold", "state-dict-cold", COLD, input="gpt2", unit="ms")
+MODEL_LOAD = Race("cold load into an empty model", "model-load", COLD)
+MODEL_SAVE = Race("durable save of a model", "model-save", COLD, saves=True)
 COMPARISONS = (STATE_DICT, STATE_DICT_COLD, MODEL_LOAD, MODEL_SAVE)
 
 
@@ -90,10 +130,11 @@ class Task:
     """What one measurement works on. Crosses to the measured process as JSON."""
 
     case: str
-    file: str  # the checkpoint to load, or to have in memory before the save
+    file: str  # the checkpoint to load (a directory, if it has several files), or to have in memory before the save
     output: str = ""  # where a save goes; does not exist
     verify: bool = False  # checksum everything afterwards
     make_input_from: str = ""  # not a measurement: make `file` from this one
+    read_back: bool = False  # nor this: print the checksum of what `file` holds
 
 
 @dataclass(frozen=True)
@@ -120,8 +161,9 @@ class Case:
     input_suffix: str = ".safetensors"  # loads of another format name it, and how its file is made from the model
     make_input: Callable[[str, str], None] | None = None
     output_suffix: str = ".safetensors"
-    saves_checked: bool = True  # is what a save wrote in a format that is read back here?
-    needs: str = ""  # a module without which the case is left out: what can't be installed everywhere
+    saves_checked: bool = True  # is what a save wrote read back, and its checksum compared?
+    read_back: Callable[[str], Any] | None = None  # gives the tensors of a format that only its library knows
+    needs: str = ""  # a statement that fails where the case can't run; sys.argv[1] is the directory that is raced in
     in_default_race: bool = True
 
     @property

@@ -84,6 +84,7 @@ CASES = [
         BLOCKED,
         "ours",
         start=save_async(saves_before=1, snapshot=False),
+        in_default_race=False,
         **TORCH_OUTPUT,
     ),
 ]

@@ -52,7 +52,7 @@ def case(name: str, start: Start, in_default_race: bool = True) -> Case:
 CASES = [
     case("FastPersist zip", save(peer.SMALL, zipped=True)),
     case("FastPersist legacy", save(peer.SMALL, zipped=False)),
-    case("FastPersist legacy, whole storages", save_storages(peer.SMALL)),
+    case("FastPersist legacy, whole storages", save_storages(peer.SMALL), in_default_race=False),
     case("FastPersist legacy, whole storages, 256 MB", save_storages(peer.LARGE)),
     case("FastPersist zip, 256 MB", save(peer.LARGE, zipped=True), in_default_race=False),
 ]

@@ -1,4 +1,5 @@
-"""fastsafetensors on the CPU: its thread pool with direct I/O (the default), and through the page cache."""
+"""fastsafetensors on the CPU: its thread pool with direct I/O (the default) and through the page cache, its ParallelLoader,
+and its saver."""
 
 from __future__ import annotations
 
@@ -6,7 +7,31 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from cases import COLD_LOAD, WARM_LOAD, Case, Task
+from cases import (
+    COLD_LOAD,
+    COLD_REUSED,
+    GROW_LOAD,
+    GROW_LOAD_COUNT,
+    GROW_SAVE,
+    GROW_SAVE_COUNT,
+    HALF_LOAD,
+    MIB_COLD,
+    MIB_WARM,
+    MOE_COLD,
+    MOE_WARM,
+    ONE_COLD,
+    ONE_WARM,
+    SAVE,
+    SHARDS_COLD,
+    SHARDS_WARM,
+    SMALL_TENSORS_COLD,
+    SMALL_TENSORS_WARM,
+    WARM_LOAD,
+    Case,
+    Task,
+)
+from cases.again import again
+from tensors import checkpoint_files, read_into_memory
 
 
 def load(task: Task) -> Callable[[], Any]:
@@ -14,10 +39,11 @@ def load(task: Task) -> Callable[[], Any]:
     from fastsafetensors.frameworks import get_framework_op
 
     get_framework_op("pytorch")  # imports torch, which the loader would do while it is timed
+    files = checkpoint_files(task.file)
 
     def copy_and_view() -> dict[str, Any]:
         loader = SafeTensorsFileLoader(SingleGroup(), device="cpu", nogds=True)
-        loader.add_filenames({0: [task.file]})
+        loader.add_filenames({0: files})
         buffers = loader.copy_files_to_device()
         return {name: buffers.get_tensor(name) for name in loader.get_keys()}
 
@@ -29,8 +55,41 @@ def load_through_page_cache(task: Task) -> Callable[[], Any]:
     return load(task)
 
 
+def load_in_parallel(task: Task) -> Callable[[], Any]:
+    from fastsafetensors import ParallelLoader
+    from fastsafetensors.frameworks import get_framework_op
+
+    get_framework_op("pytorch")
+    files = checkpoint_files(task.file)
+
+    def iterate() -> dict[str, Any]:
+        loader = ParallelLoader(None, files, device="cpu", nogds=True, use_tqdm_on_load=False)
+        tensors = dict(loader.iterate_weights())
+        loader.close()
+        return tensors
+
+    return iterate
+
+
+def save(task: Task) -> Callable[[], Any]:
+    """Its saver with its own settings: sixteen shards, mapped and filled by eight threads."""
+    from fastsafetensors.saver import ParallelSaver
+
+    tensors = read_into_memory(task.file)
+    return lambda: ParallelSaver(fsync=True).save(tensors, os.path.join(task.output, "model"))
+
+
+SHARDS: dict[str, Any] = {"output_suffix": ".shards", "read_back": read_into_memory}
+DIRECT = (COLD_LOAD, WARM_LOAD, HALF_LOAD, SHARDS_COLD, MOE_COLD, SMALL_TENSORS_COLD, ONE_COLD, MIB_COLD)
+BUFFERED = (WARM_LOAD, HALF_LOAD, SHARDS_WARM, MOE_WARM, SMALL_TENSORS_WARM, ONE_WARM, MIB_WARM)
+
 CASES = [
-    Case("fastsafetensors", COLD_LOAD, "peer", start=load),
-    Case("fastsafetensors", WARM_LOAD, "peer", start=load),
-    Case("fastsafetensors, buffered", WARM_LOAD, "peer", start=load_through_page_cache),
+    *(Case("fastsafetensors", race, "peer", start=load) for race in DIRECT),
+    *(Case("fastsafetensors, buffered", race, "peer", start=load_through_page_cache) for race in BUFFERED),
+    Case("fastsafetensors ParallelLoader", COLD_LOAD, "peer", start=load_in_parallel),
+    Case("fastsafetensors", COLD_REUSED, "peer", start=again(load)),
+    Case("fastsafetensors ParallelSaver", SAVE, "peer", start=save, **SHARDS),
+    Case("fastsafetensors", GROW_LOAD, "peer", start=load),
+    Case("fastsafetensors", GROW_LOAD_COUNT, "peer", start=load_through_page_cache),
+    *(Case("fastsafetensors", race, "peer", start=save, **SHARDS) for race in (GROW_SAVE, GROW_SAVE_COUNT)),
 ]

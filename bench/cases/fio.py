@@ -10,8 +10,9 @@ import os
 import resource
 import subprocess
 
-from cases import ASSIGN_COLD, COLD_LOAD, PACK, SAVE, Case, Task
+from cases import ASSIGN_COLD, COLD_LOAD, ONE_COLD, PACK, SAVE, SHARDS_COLD, Case, Task
 from flashpack_file import FLASHPACK_INPUT
+from tensors import checkpoint_files
 
 COMMON = [
     "fio",
@@ -37,7 +38,8 @@ def run_fio(arguments: list[str], direction: str) -> dict[str, float]:
 
 
 def read(task: Task, _python: str) -> dict[str, float]:
-    return run_fio([f"--filename={task.file}", "--rw=read", "--readonly"], "read")
+    files = ":".join(checkpoint_files(task.file))
+    return run_fio([f"--filename={files}", "--file_service_type=sequential", "--rw=read", "--readonly"], "read")
 
 
 def write(task: Task, _python: str) -> dict[str, float]:
@@ -50,5 +52,7 @@ CASES = [
     Case("fio direct read", COLD_LOAD, "ceiling", external=read),
     Case("fio direct write", SAVE, "ceiling", external=write, saves_checked=False),
     Case("fio direct read", ASSIGN_COLD, "ceiling", external=read, **FLASHPACK_INPUT),
+    Case("fio direct read", SHARDS_COLD, "ceiling", external=read),
+    Case("fio direct read", ONE_COLD, "ceiling", external=read),
     Case("fio direct write", PACK, "ceiling", external=write, saves_checked=False),
 ]

@@ -2,26 +2,46 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-from cases import ASSIGN_COLD, ASSIGN_WARM, COLD_LOAD, PACK, SAVE, WARM_LOAD, Case, Task
+import programs
+from cases import (
+    ASSIGN_COLD,
+    ASSIGN_WARM,
+    COLD_LOAD,
+    COLD_REUSED,
+    HALF_LOAD,
+    MIB_WARM,
+    MOE_COLD,
+    MOE_WARM,
+    PACK,
+    SAVE,
+    SHARDS_COLD,
+    SMALL_TENSORS_WARM,
+    WARM_LOAD,
+    Case,
+    Task,
+    find_case,
+)
 from flashpack_file import FLASHPACK_INPUT, FLASHPACK_OUTPUT
-
-PROGRAMS = Path(__file__).resolve().parents[2] / "build" / "release" / "bench" / "native"
 
 
 def load(*options: str) -> list[str]:
-    return [str(PROGRAMS / "load_bench"), *options]
+    return [str(programs.folder() / "load_bench"), *options]
 
 
 def save(task: Task) -> list[str]:
-    return [str(PROGRAMS / "save_bench"), task.file, task.output]
+    return [str(programs.folder() / "save_bench"), task.file, task.output]
+
+
+LOADS = (COLD_LOAD, WARM_LOAD, HALF_LOAD, SHARDS_COLD, MOE_COLD, MOE_WARM, SMALL_TENSORS_WARM, MIB_WARM)
+
+
+def repeated(task: Task) -> list[str]:
+    return load("--repeats", str(find_case(task.case).race.repeats), task.file)
 
 
 CASES = [
-    Case("penstock C++", COLD_LOAD, "ours", native=lambda task: load(task.file)),
-    Case("penstock C++, reused memory", COLD_LOAD, "ours", native=lambda task: load("--reuse", task.file)),
-    Case("penstock C++", WARM_LOAD, "ours", native=lambda task: load(task.file)),
+    *(Case("penstock C++", race, "ours", native=repeated) for race in LOADS),
+    Case("penstock C++", COLD_REUSED, "ours", native=lambda task: load("--reuse", task.file)),
     Case("penstock C++, copied", WARM_LOAD, "ours", native=lambda task: load("--buffered", task.file)),
     Case("penstock C++", SAVE, "ours", native=save),
     Case("penstock C++", PACK, "ours", native=save, **FLASHPACK_OUTPUT),

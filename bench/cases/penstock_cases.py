@@ -5,21 +5,46 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from cases import COLD_LOAD, IMPORT, LOAD_MANY, OPEN_MANY, SAVE, WARM_LOAD, Case, Task
+from cases import (
+    COLD_LOAD,
+    COLD_REUSED,
+    GROW_LOAD,
+    GROW_LOAD_COUNT,
+    GROW_SAVE,
+    GROW_SAVE_COUNT,
+    HALF_LOAD,
+    IMPORT,
+    LOAD_MANY,
+    MIB_COLD,
+    MIB_WARM,
+    MOE_COLD,
+    MOE_WARM,
+    ONE_COLD,
+    ONE_WARM,
+    OPEN_MANY,
+    SAVE,
+    SHARDS_COLD,
+    SHARDS_WARM,
+    SMALL_TENSORS_COLD,
+    SMALL_TENSORS_WARM,
+    WARM_LOAD,
+    Case,
+    Task,
+)
 from cases.safetensors_cases import import_seconds
 from tensors import read_into_memory
 
 
 def load(task: Task) -> Callable[[], Any]:
     import penstock
-    import torch  # noqa: F401  its import is not what is measured
+    import penstock._torch  # with torch; what a first call imports is not what is measured
 
     return lambda: penstock.load(task.file)
 
 
 def load_copy(task: Task) -> Callable[[], Any]:
     import penstock
-    import torch  # noqa: F401
+    import penstock._torch
 
     return lambda: penstock.load(task.file, cache="buffered")
 
@@ -33,8 +58,24 @@ def load_into_reused_memory(task: Task) -> Callable[[], Any]:
     return load(task)
 
 
+def load_into(task: Task) -> Callable[[], Any]:
+    """Into tensors that are there, and have been written to."""
+    import penstock
+    import penstock._numpy
+    import penstock._torch
+
+    tensors = read_into_memory(task.file)
+
+    def load_and_return() -> dict[str, Any]:
+        penstock.load_into(tensors, task.file, assign=False)
+        return tensors
+
+    return load_and_return
+
+
 def save(task: Task) -> Callable[[], Any]:
     import penstock
+    import penstock._torch
 
     tensors = read_into_memory(task.file)
     return lambda: penstock.save(tensors, task.output)
@@ -50,13 +91,17 @@ def open_and_list(task: Task) -> Callable[[], Any]:
     return list_names
 
 
+LOADS = (COLD_LOAD, WARM_LOAD, HALF_LOAD, LOAD_MANY, SHARDS_COLD, SHARDS_WARM, MOE_COLD, MOE_WARM)
+MORE_LOADS = (SMALL_TENSORS_COLD, SMALL_TENSORS_WARM, ONE_COLD, ONE_WARM, MIB_COLD, MIB_WARM)
+
 CASES = [
-    Case("penstock.load", COLD_LOAD, "ours", start=load),
-    Case("penstock.load, reused memory", COLD_LOAD, "ours", start=load_into_reused_memory),
-    Case("penstock.load", WARM_LOAD, "ours", start=load),
+    *(Case("penstock.load", race, "ours", start=load) for race in (*LOADS, *MORE_LOADS)),
+    Case("penstock.load", COLD_REUSED, "ours", start=load_into_reused_memory),
+    Case("penstock.load_into", COLD_REUSED, "ours", start=load_into),
     Case("penstock.load, copied", WARM_LOAD, "ours", start=load_copy),
     Case("penstock.save", SAVE, "ours", start=save),
     Case("penstock.open", OPEN_MANY, "ours", start=open_and_list),
-    Case("penstock.load", LOAD_MANY, "ours", start=load),
     Case("import penstock", IMPORT, "ours", external=import_seconds("penstock")),
+    *(Case("penstock", race, "ours", start=load) for race in (GROW_LOAD, GROW_LOAD_COUNT)),
+    *(Case("penstock", race, "ours", start=save) for race in (GROW_SAVE, GROW_SAVE_COUNT)),
 ]

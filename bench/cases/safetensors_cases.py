@@ -1,4 +1,4 @@
-"""The safetensors package, as its documentation shows it."""
+"""The safetensors package, as its documentation shows it: mapped (its default), and by pread."""
 
 from __future__ import annotations
 
@@ -6,14 +6,50 @@ import subprocess
 from collections.abc import Callable
 from typing import Any
 
-from cases import COLD_LOAD, IMPORT, LOAD_MANY, OPEN_MANY, SAVE, WARM_LOAD, Case, Task
-from tensors import read_into_memory, sync_file
+from cases import (
+    COLD_LOAD,
+    COLD_REUSED,
+    GROW_LOAD,
+    GROW_LOAD_COUNT,
+    GROW_SAVE,
+    GROW_SAVE_COUNT,
+    HALF_LOAD,
+    IMPORT,
+    LOAD_MANY,
+    MIB_COLD,
+    MIB_WARM,
+    MOE_COLD,
+    MOE_WARM,
+    ONE_COLD,
+    ONE_WARM,
+    OPEN_MANY,
+    SAVE,
+    SHARDS_COLD,
+    SHARDS_WARM,
+    SMALL_TENSORS_COLD,
+    SMALL_TENSORS_WARM,
+    WARM_LOAD,
+    Case,
+    Start,
+    Task,
+)
+from cases.again import again
+from tensors import checkpoint_files, read_into_memory, sync_file
 
 
-def load(task: Task) -> Callable[[], Any]:
-    from safetensors.torch import load_file
+def load_by(backend: str) -> Start:
+    def start(task: Task) -> Callable[[], Any]:
+        from safetensors.torch import load_file
 
-    return lambda: load_file(task.file)
+        files = checkpoint_files(task.file)
+        if len(files) == 1:
+            return lambda: load_file(files[0], backend=backend)
+        return lambda: {name: tensor for file in files for name, tensor in load_file(file, backend=backend).items()}
+
+    return start
+
+
+load, pread = load_by("mmap"), load_by("pread")
 
 
 def save(task: Task) -> Callable[[], Any]:
@@ -51,11 +87,17 @@ def import_seconds(module: str) -> Callable[[Task, str], dict[str, float]]:
     return measure
 
 
+MAPPED = (COLD_LOAD, WARM_LOAD, HALF_LOAD, LOAD_MANY, SHARDS_COLD, SHARDS_WARM, MOE_COLD, MOE_WARM)
+MAPPED_TOO = (SMALL_TENSORS_COLD, SMALL_TENSORS_WARM, ONE_COLD, ONE_WARM, MIB_COLD, MIB_WARM)
+READ = (COLD_LOAD, WARM_LOAD, MOE_WARM, MIB_WARM)
+
 CASES = [
-    Case("safetensors load_file", COLD_LOAD, "peer", start=load),
-    Case("safetensors load_file", WARM_LOAD, "peer", start=load),
+    *(Case("safetensors load_file", race, "peer", start=load) for race in (*MAPPED, *MAPPED_TOO)),
+    *(Case("safetensors load_file, pread", race, "peer", start=pread) for race in READ),
+    Case("safetensors load_file", COLD_REUSED, "peer", start=again(load)),
     Case("safetensors save_file + fsync", SAVE, "peer", start=save),
     Case("safetensors safe_open", OPEN_MANY, "peer", start=open_and_list),
-    Case("safetensors load_file", LOAD_MANY, "peer", start=load),
     Case("import safetensors", IMPORT, "peer", external=import_seconds("safetensors")),
+    *(Case("safetensors", race, "peer", start=load) for race in (GROW_LOAD, GROW_LOAD_COUNT)),
+    *(Case("safetensors + fsync", race, "peer", start=save) for race in (GROW_SAVE, GROW_SAVE_COUNT)),
 ]

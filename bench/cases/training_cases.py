@@ -15,7 +15,7 @@ from tensors import same_tree, sync_file
 from torch_file import TORCH_OUTPUT
 
 WIDTH = 2048
-TOKENS = 256  # per iteration: what makes it long enough for the drive to take the state meanwhile
+TOKENS = 512  # per iteration: what makes it long enough for the drive to take the state meanwhile
 BYTES_PER_PARAMETER = 12  # float32, and two moments
 
 

@@ -7,6 +7,7 @@
 #include <cinttypes>
 #include <cstdio>
 #include <fstream>
+#include <initializer_list>
 #include <iostream>
 #include <sstream>
 #include <stdexcept>
@@ -25,16 +26,24 @@ double cpu_seconds_now() {
   return seconds(usage.ru_utime) + seconds(usage.ru_stime);
 }
 
-// The Vm... and Rss... lines of /proc/self/status.
-std::map<std::string, std::int64_t> memory_kib_now() {
-  std::map<std::string, std::int64_t> fields;
-  std::ifstream status("/proc/self/status");
-  for (std::string line; std::getline(status, line);) {
+// The lines "name: number" of a file below /proc/self whose names begin with one of these.
+Fields fields_of(const char* file, std::initializer_list<const char*> beginnings) {
+  Fields fields;
+  std::ifstream lines(file);
+  for (std::string line; std::getline(lines, line);) {
     const auto colon = line.find(':');
-    if (colon == std::string::npos || (line.rfind("Vm", 0) != 0 && line.rfind("Rss", 0) != 0)) continue;
+    const auto begins = [&](const char* beginning) { return line.rfind(beginning, 0) == 0; };
+    if (colon == std::string::npos || std::none_of(beginnings.begin(), beginnings.end(), begins)) continue;
     fields[line.substr(0, colon)] = std::stoll(line.substr(colon + 1));
   }
   return fields;
+}
+
+Fields memory_kib_now() {
+  return fields_of("/proc/self/status", {"Vm", "Rss"});
+}
+Fields moved_bytes_now() {
+  return fields_of("/proc/self/io", {"read_bytes", "write_bytes"});
 }
 
 }  // namespace
@@ -48,6 +57,7 @@ void wait_for_start() {
 Probe::Probe() {
   std::ofstream("/proc/self/clear_refs") << "5";  // restarts VmHWM
   memory_kib_ = memory_kib_now();
+  moved_bytes_ = moved_bytes_now();
   cpu_seconds_ = cpu_seconds_now();
   begin_ = std::chrono::steady_clock::now();
 }
@@ -55,15 +65,24 @@ Probe::Probe() {
 Result Probe::finish() const {
   const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - begin_;
   const double cpu_seconds = cpu_seconds_now() - cpu_seconds_;
+  const auto moved_bytes = moved_bytes_now();
   const auto memory_kib = memory_kib_now();
+  std::cout << "stopped" << std::endl;
   const auto growth_bytes = [&](const char* after, const char* before) {
     return 1024.0 * static_cast<double>(memory_kib.at(after) - memory_kib_.at(before));
+  };
+  const auto moved = [&](const char* field) {
+    return static_cast<double>(moved_bytes.at(field) - moved_bytes_.at(field));
   };
   return {{"seconds", elapsed.count()},
           {"cpu_seconds", cpu_seconds},
           {"peak_bytes", growth_bytes("VmHWM", "VmRSS")},
           {"anonymous_bytes", growth_bytes("RssAnon", "RssAnon")},
-          {"file_mapped_bytes", growth_bytes("RssFile", "RssFile")}};
+          {"file_mapped_bytes", growth_bytes("RssFile", "RssFile")},
+          {"anonymous_bytes_before", 1024.0 * static_cast<double>(memory_kib_.at("RssAnon"))},
+          {"file_bytes_before", 1024.0 * static_cast<double>(memory_kib_.at("RssFile"))},
+          {"io_read_bytes", moved("read_bytes")},
+          {"io_written_bytes", moved("write_bytes")}};
 }
 
 std::uint64_t touch_every_page(const std::vector<Tensor>& tensors) {

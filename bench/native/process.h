@@ -1,4 +1,4 @@
-// What load_bench and save_bench share: the protocol of bench/measure.py, and what a stretch of work cost this process.
+// What the measured programs share: the protocol of bench/measure.py, and what a stretch of work cost this process.
 //
 // A program prepares, calls wait_for_start(), works under a Probe, and prints one line of JSON with print_result().
 #pragma once
@@ -21,14 +21,19 @@ void wait_for_start();
 // Names and figures of the one line of JSON that the driver reads. Doubles hold every integer that occurs here.
 using Result = std::map<std::string, double>;
 
-// Wall clock, processor time and memory from construction to finish().
+// Names and numbers of a file below /proc/self.
+using Fields = std::map<std::string, std::int64_t>;
+
+// Wall clock, processor time, memory and what the drive moved from construction to finish(), which also says "stopped":
+// the driver watches the process until then.
 class Probe {
  public:
   Probe();
   Result finish() const;
 
  private:
-  std::map<std::string, std::int64_t> memory_kib_;
+  Fields memory_kib_;
+  Fields moved_bytes_;
   double cpu_seconds_;
   std::chrono::steady_clock::time_point begin_;
 };

@@ -1,0 +1,205 @@
+"""What bench/ makes of measurements: who won, which promises hold, how cost grows, what the document says."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "bench"))
+
+import cases  # noqa: E402
+import document  # noqa: E402
+import growth  # noqa: E402
+import machine  # noqa: E402
+import model  # noqa: E402
+import not_raced  # noqa: E402
+import promises  # noqa: E402
+import race  # noqa: E402
+import report  # noqa: E402
+import run_results  # noqa: E402
+import runner  # noqa: E402
+import summary  # noqa: E402
+
+GIB = 1 << 30
+
+
+def measured(key: str, seconds: list[float], **fields: float) -> runner.Series:
+    """A case that moved 1 GiB in these times."""
+    return runner.Series(cases.find_case(key), [{"seconds": one, "bytes": GIB, **fields} for one in seconds])
+
+
+def of_a_run(*series: runner.Series) -> run_results.Results:
+    about: dict[str, Any] = {"cores": 2, "filesystem": "ext4 on /dev/secret", "peers": {"safetensors": "0.8.0"}}
+    return run_results.Results(about, list(series))
+
+
+LOST = of_a_run(
+    measured("cold: penstock.load", [0.5, 0.4, 0.6], cpu_seconds=0.5),
+    measured("cold: fastsafetensors", [1.0, 1.0, 1.0], cpu_seconds=0.4),
+    measured("warm: penstock.load", [0.2]),
+    measured("warm: safetensors load_file", [0.1]),
+)
+
+
+def test_cases_have_names_of_their_own() -> None:
+    counts = Counter(case.key for case in cases.all_cases())
+    assert [key for key, count in counts.items() if count > 1] == []
+
+
+def test_every_race_has_somebody_of_ours_and_somebody_to_beat() -> None:
+    for one in cases.RACES:
+        roles = {case.role for case in cases.all_cases() if case.race == one and case.runs_by_default}
+        assert "ours" in roles, one.key
+        assert roles & {"peer", "ceiling"}, one.key
+
+
+def test_groups_hold_every_race_once() -> None:
+    assert sorted(one.key for group in cases.GROUPS.values() for one in group) == sorted(one.key for one in cases.RACES)
+
+
+def test_promises_name_cases_and_races_that_are_run() -> None:
+    run = {case.key for case in cases.all_cases() if case.runs_by_default}
+    races = {one.key for one in cases.RACES}
+    for promise in (*promises.PROMISES, *promises.FIELD_PROMISES):
+        assert set(promise.cases) <= run, promise.text
+        assert set(promise.against) <= races, promise.text
+
+
+def test_the_quick_race_is_of_cases_that_exist() -> None:
+    assert set(race.QUICK) <= {case.key for case in cases.all_cases() if case.runs_by_default}
+
+
+def test_every_peer_in_its_own_environment_is_pinned() -> None:
+    pinned = (ROOT / "scripts" / "requirements-bench.txt").read_text()
+    for name in race.PEERS:
+        assert name == "torch" or f"\n{name}==" in pinned, name
+
+
+def test_a_lost_race_is_listed_with_its_ratio() -> None:
+    ((ours, first, ratio),) = summary.not_first(LOST.summaries)
+    assert (ours.case.key, first.case.key) == ("warm: penstock.load", "warm: safetensors load_file")
+    assert ratio == pytest.approx(0.5)
+    assert report.losses_in_words(LOST.summaries) == (
+        "penstock is not first in: warm load (0.50x of safetensors load_file)"
+    )
+
+
+def test_a_promise_is_held_against_the_best_peer_of_its_races() -> None:
+    figures = {promise.text: (figure, holds) for promise, figure, holds in promises.judge(LOST.summaries)}
+    assert figures["cold load, fresh memory: speed over the best peer in any format"] == (pytest.approx(2.0), True)
+    assert figures["cold load, fresh memory: processor time over that of peers within 2x"] == (
+        pytest.approx(1.25),
+        False,
+    )
+    assert figures["warm load: speed over the first"] == (pytest.approx(0.5), False)
+
+
+def test_promises_about_what_was_not_measured_are_not_judged() -> None:
+    alone = of_a_run(measured("cold: penstock.load", [0.5]))
+    assert not any(promise.against for promise, _, _ in promises.judge(alone.summaries))
+
+
+def test_a_line_is_found_through_its_own_points() -> None:
+    fixed, slope = growth.fit([(x, 0.25 + 2.0 * x) for x in (0.001, 0.1, 1.0, 100.0)])
+    assert fixed == pytest.approx(0.25)
+    assert slope == pytest.approx(2.0)
+
+
+def test_a_small_model_counts_as_much_as_a_large_one() -> None:
+    """Without weights the error of the largest would make the fixed cost negative."""
+    fixed, _ = growth.fit([(1, 1.1), (10, 2.0), (1000, 90.0), (10000, 1200.0)])
+    assert 0.5 < fixed < 1.5
+
+
+def test_results_are_the_same_after_a_round_through_json(tmp_path: Path) -> None:
+    run = of_a_run(*LOST.series)
+    run.left_out = {"save: RWF_DONTCACHE write": "refused"}
+    for amount, seconds in ((16 << 20, 0.1), (128 << 20, 0.5)):
+        run.add_grown(measured("grow-load: penstock", [seconds]), amount)
+    run_results.write(tmp_path / "race.json", run_results.as_json(run))
+    again = run_results.read(tmp_path / "race.json")
+    assert again.summaries == run.summaries
+    assert again.points == run.points
+    assert again.left_out == run.left_out
+    kept = json.loads((tmp_path / "race.json").read_text())
+    assert kept["not_raced"]["InstantTensor"] == not_raced.EVERYWHERE["InstantTensor"]
+    assert kept["not_raced"]["save: RWF_DONTCACHE write"] == "refused"
+
+
+def test_the_document_changes_between_its_markers_only(tmp_path: Path) -> None:
+    page = tmp_path / "benchmarks.md"
+    page.write_text(f"before\n{document.BEGIN}\nyesterday\n{document.END}\nafter\n")
+    document.update(page, LOST)
+    once = page.read_text()
+    document.update(page, LOST)
+    assert page.read_text() == once
+    assert once.startswith(f"before\n{document.BEGIN}\n")
+    assert once.endswith(f"{document.END}\nafter\n")
+    assert "yesterday" not in once
+
+
+def test_the_document_tells_of_losses_misses_and_absence_and_of_no_path(tmp_path: Path) -> None:
+    text = document.render(LOST, tmp_path)
+    assert "| warm load | penstock.load: 5.00 GiB/s | safetensors load_file: 10.00 GiB/s | 0.50x |" in text
+    assert "| **warm load: speed over the first** | **0.50** | at least 0.95 | MISSED |" in text
+    assert "InstantTensor" in text
+    assert "/dev/secret" not in text
+
+
+def test_a_document_without_markers_is_left_alone(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("nothing here\n")
+    with pytest.raises(SystemExit, match="has no place for the tables"):
+        document.update(page, LOST)
+    assert page.read_text() == "nothing here\n"
+
+
+def test_our_document_has_its_markers() -> None:
+    text = (ROOT / "docs" / "benchmarks.md").read_text()
+    assert text.index(document.BEGIN) < text.index(document.END)
+
+
+@pytest.mark.parametrize("size", [4096, 1 << 20, (1 << 30) + 5])
+def test_half_of_a_file_is_every_other_stretch(size: int) -> None:
+    stretches = machine.resident_stretches(size)
+    held = sum(end - begin for begin, end in stretches)
+    assert all(begin % 4096 == 0 and begin < end <= size for begin, end in stretches)
+    assert held <= machine.HALF_STRETCH or 0.4 * size <= held <= 0.6 * size
+
+
+def test_shards_hold_all_tensors_in_order_and_about_as_much_each() -> None:
+    tensors = sorted(model.transformer_of(2))
+    groups = model.split_evenly(tensors, 8)
+    assert [tensor for group in groups for tensor in group] == tensors
+    sizes = [sum(map(model.tensor_nbytes, group)) for group in groups]
+    largest = max(map(model.tensor_nbytes, tensors))
+    assert max(sizes) - min(sizes) <= 2 * largest
+
+
+def test_shards_are_written_with_their_index_and_checksum(tmp_path: Path) -> None:
+    tensors: list[model.Tensor] = [(f"t{i}", "F32", [100 + i]) for i in range(9)]
+    expected = model.ensure_shards(tmp_path / "shards", tensors, count=3)
+    index = json.loads((tmp_path / "shards" / "model.safetensors.index.json").read_text())
+    assert set(index["weight_map"]) == {name for name, _, _ in tensors}
+    assert index["metadata"]["total_size"] == expected.nbytes == sum(map(model.tensor_nbytes, tensors))
+    assert model.ensure_shards(tmp_path / "shards", tensors, count=3) == expected
+
+
+def test_the_large_models_are_what_they_are_called() -> None:
+    experts = model.mixture_of_experts(2)
+    assert 49_900 < len(experts) < 50_100
+    assert 1.4 * GIB < sum(map(model.tensor_nbytes, experts)) < 1.7 * GIB
+    assert sum(map(model.tensor_nbytes, model.one_tensor(4))) == 4 * GIB
+    assert 1.0 <= sum(map(model.tensor_nbytes, model.one_mib())) / (1 << 20) < 1.01
+
+
+def test_every_family_is_a_module_of_its_own() -> None:
+    for family in cases.FAMILIES:
+        assert importlib.import_module(f"cases.{family}").CASES
