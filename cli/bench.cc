@@ -1,6 +1,7 @@
 // penstock bench: what this drive can do, and what penstock makes of it.
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <filesystem>
 
 #include "bench_rounds.h"
@@ -9,6 +10,7 @@
 #include "interrupt.h"
 #include "json.h"
 #include "model.h"
+#include "penstock/doctor.h"
 #include "penstock/error.h"
 #include "table.h"
 #include "text.h"
@@ -22,19 +24,29 @@ constexpr const char* kFooter =
     "  penstock bench                        a model of 1 GiB in this directory, removed afterwards\n"
     "  penstock bench --dir /data --size 4GiB --rounds 5\n"
     "  penstock bench model.safetensors      your own file; saves go to a temporary directory beside it\n"
-    "  penstock bench --format flashpack     a FlashPack file instead of safetensors\n"
+    "  penstock bench model/                 your own shards, in any format\n"
+    "  penstock bench --format torch         a PyTorch checkpoint instead of safetensors\n"
     "\n"
     "The drive's read and write rates are direct transfers that move the bytes and do nothing else. 1.00x is as fast "
     "as that.\n"
     "A cold load starts with nothing of the file in the page cache, a warm one with all of it. Every page of what was\n"
-    "loaded is touched, and a save ends when the drive has it all; both count. Figures are medians of the rounds.";
+    "loaded is touched, and a save ends when the drive has it all; both count. Figures are medians of the rounds, of "
+    "which\n"
+    "none is begun that would take it past a minute.";
+
+constexpr unsigned kRounds = 3;
+constexpr double kPatienceSeconds = 60;
 
 struct Options {
   std::string path;
   std::string directory;
   std::string format = "safetensors";  // of the temporary model
-  std::uint64_t size = kGiB;
-  unsigned rounds = 3;
+  std::uint64_t size = 0;              // 0: not said
+  std::optional<unsigned> rounds;
+
+  bool own_file() const { return !path.empty(); }
+  // Of the model that is made, or that is measured of the user's own.
+  std::uint64_t most_bytes() const { return size > 0 ? size : own_file() ? 4 * kGiB : kGiB; }
 };
 
 struct StepText {
@@ -161,14 +173,15 @@ Report make_report(const std::string& path, const BenchRounds& rounds, unsigned 
     report.notes.emplace_back("the file did not stay in the page cache: the warm figures are not warm");
   }
   if (!rounds.loads_everything()) {
-    report.notes.emplace_back("not all of it fits in memory: a part was measured");
+    report.notes.push_back(fmt::format("{} of it were measured; --size takes more, up to half of the memory available",
+                                       format_size(rounds.bytes())));
   }
   return report;
 }
 
 // Where saves are measured; nothing when that can't be done but the rest can.
 std::unique_ptr<ScratchDirectory> make_scratch(const Options& options, std::uint64_t nbytes, std::string& why_not) {
-  const bool own_file = !options.path.empty();
+  const bool own_file = options.own_file();
   std::filesystem::path parent = options.directory;
   if (parent.empty()) {
     parent = own_file ? std::filesystem::absolute(options.path).parent_path() : std::filesystem::path(".");
@@ -188,7 +201,13 @@ std::unique_ptr<ScratchDirectory> make_scratch(const Options& options, std::uint
   }
 }
 
-BenchRounds run_rounds(const Reader& reader, const ScratchDirectory* scratch, unsigned round_count, ProgressBar& bar) {
+struct Measured {
+  BenchRounds rounds;
+  unsigned count = 0;
+};
+
+Measured run_rounds(const Reader& reader, const ScratchDirectory* scratch, const Options& options, ProgressBar& bar) {
+  const unsigned round_count = options.rounds.value_or(kRounds);
   std::size_t steps_done = 0;
   Step current = Step::kReadCeiling;
   const auto total = static_cast<double>(round_count) * (scratch != nullptr ? kStepCount : kStepCount - 2);
@@ -198,27 +217,36 @@ BenchRounds run_rounds(const Reader& reader, const ScratchDirectory* scratch, un
     bar.show((static_cast<double>(steps_done) + fraction) / total, text_of(step).title);
   };
   const auto scratch_path = scratch != nullptr ? std::optional(scratch->path()) : std::nullopt;
-  BenchRounds rounds(reader, scratch_path, available_memory() / 2, show);
-  for (unsigned i = 0; i < round_count; ++i) rounds.run();
-  return rounds;
+  const std::uint64_t most_bytes = std::min(options.most_bytes(), inspect_machine().memory_available / 2);
+  Measured measured{BenchRounds(reader, scratch_path, most_bytes, show)};
+  const auto start = std::chrono::steady_clock::now();
+  while (measured.count < round_count) {
+    measured.rounds.run();
+    ++measured.count;
+    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    if (!options.rounds && seconds + seconds / measured.count > kPatienceSeconds) break;
+  }
+  return measured;
 }
 
 int run(Console& console, const Options& options) {
-  const bool own_file = !options.path.empty();
+  const bool own_file = options.own_file();
   std::optional<Reader> reader;
   if (own_file) reader.emplace(std::filesystem::path(options.path));
   std::string why_no_save;
-  const auto scratch = make_scratch(options, own_file ? total_file_size(*reader) : options.size, why_no_save);
+  const std::uint64_t nbytes =
+      own_file ? std::min(total_file_size(*reader), options.most_bytes()) : options.most_bytes();
+  const auto scratch = make_scratch(options, nbytes, why_no_save);
   ProgressBar bar("preparing", console.error_terminal, console.progress_mode());
   if (!own_file) {
     const std::filesystem::path model = scratch->path() / ("model." + options.format);
-    make_model(model, options.size, bar.function());
+    make_model(model, options.format, nbytes, bar.function());
     reader.emplace(model);
   }
   bar.set_label("measuring");
-  const BenchRounds rounds = run_rounds(*reader, scratch.get(), options.rounds, bar);
+  const Measured measured = run_rounds(*reader, scratch.get(), options, bar);
   bar.finish();
-  Report report = make_report(own_file ? options.path : "temporary model", rounds, options.rounds);
+  Report report = make_report(own_file ? options.path : "temporary model", measured.rounds, measured.count);
   report.format = format_of(*reader);
   if (!why_no_save.empty()) report.notes.push_back(why_no_save);
   console.json ? print_json(console, report) : print_report(console, report);
@@ -232,13 +260,14 @@ void add_bench(CLI::App& app, Action& action) {
   command->footer(kFooter);
   const auto options = std::make_shared<Options>();
   command->add_option("FILE", options->path, "A checkpoint; without one a temporary model is made");
-  add_size_option(*command, "--size", options->size, "Size of the temporary model (1GiB)");
-  command->add_option("--format", options->format, "Its format: safetensors (default) or flashpack")
+  add_size_option(*command, "--size", options->size, "Size of the temporary model (1GiB), or how much of FILE (4GiB)");
+  command
+      ->add_option("--format", options->format, "Its format: safetensors (default), flashpack, torch or torch-legacy")
       ->type_name("FORMAT")
-      ->check(CLI::IsMember({"safetensors", "flashpack"}));
+      ->check(CLI::IsMember({"safetensors", "flashpack", "torch", "torch-legacy"}));
   command->add_option("--dir", options->directory, "Where to put temporary files (this directory, or FILE's)")
       ->type_name("DIR");
-  command->add_option("--rounds", options->rounds, "How often to measure (3)")
+  command->add_option("--rounds", options->rounds, "How often to measure (3, as far as a minute allows)")
       ->type_name("N")
       ->check(CLI::Range(1, 1000));
   command->callback([options, &action] { action = [options](Console& console) { return run(console, *options); }; });

@@ -37,17 +37,6 @@ std::string format_throughput_path(const Throughput& throughput) {
   return throughput.method + ", " + throughput.backend;
 }
 
-// The number in a file such as "MemAvailable:  123 kB" after `key`; nothing when it is not there.
-std::optional<std::uint64_t> number_after(const char* path, std::string_view key) {
-  std::ifstream file(path);
-  std::string word;
-  while (file >> word) {
-    std::uint64_t number = 0;
-    if (word == key && file >> number) return number;
-  }
-  return std::nullopt;
-}
-
 }  // namespace
 
 BenchRounds::BenchRounds(const Reader& reader, std::optional<std::filesystem::path> scratch, std::uint64_t max_bytes,
@@ -60,15 +49,32 @@ BenchRounds::BenchRounds(const Reader& reader, std::optional<std::filesystem::pa
 }
 
 void BenchRounds::choose_tensors(std::uint64_t max_bytes) {
+  stretches_.resize(reader_.files().size());
   for (const TensorInfo& tensor : reader_.tensors()) {
     if (tensor.nbytes > max_bytes - bytes_) {
       everything_ = false;
+      if (tensors_ > 0) break;
       continue;
     }
     bytes_ += tensor.nbytes;
     ++tensors_;
     chosen_.insert(tensor.name);
+    stretch_over(tensor);
   }
+}
+
+void BenchRounds::stretch_over(const TensorInfo& tensor) {
+  Stretch& stretch = stretches_[tensor.file];
+  const std::uint64_t end = tensor.offset + tensor.extent();
+  if (stretch.end == 0) stretch.begin = tensor.offset;
+  stretch.begin = std::min(stretch.begin, tensor.offset);
+  stretch.end = std::max(stretch.end, end);
+}
+
+std::uint64_t BenchRounds::stretches_size() const {
+  std::uint64_t size = 0;
+  for (const Stretch& stretch : stretches_) size += stretch.end - stretch.begin;
+  return size;
 }
 
 void BenchRounds::run() {
@@ -113,6 +119,7 @@ void BenchRounds::measure_read_ceiling() {
   begin(Step::kReadCeiling);
   drop_cache();
   Throughput all;
+  std::uint64_t largest = 0;
   std::uint64_t left = bytes_;
   for (const FileInfo& file : reader_.files()) {
     if (left == 0) break;
@@ -120,6 +127,9 @@ void BenchRounds::measure_read_ceiling() {
     left -= std::min(left, part.bytes);
     all.bytes += part.bytes;
     all.seconds += part.seconds;
+    if (part.bytes < largest) continue;
+    // A small last shard is read in another way; the large ones are what counts.
+    largest = part.bytes;
     all.method = part.method;
     all.backend = part.backend;
   }
@@ -162,24 +172,22 @@ std::vector<Tensor> BenchRounds::measure_load(Step step, CachePolicy cache) {
 
 void BenchRounds::drop_cache() {
   for (const FileInfo& file : reader_.files()) drop_page_cache(file.path);
-  could_drop_cache_ = could_drop_cache_ && reader_.resident_bytes() <= bytes_ / 100;
+  could_drop_cache_ = could_drop_cache_ && reader_.resident_bytes() <= stretches_size() / 100;
 }
 
 void BenchRounds::fill_cache() {
   std::vector<char> buffer(4 * kMiB);
-  for (const FileInfo& file : reader_.files()) {
-    std::ifstream stream(file.path, std::ios::binary);
-    while (stream.read(buffer.data(), static_cast<std::streamsize>(buffer.size()))) check_interrupt();
+  for (std::size_t i = 0; i < stretches_.size(); ++i) {
+    std::ifstream stream(reader_.files()[i].path, std::ios::binary);
+    stream.seekg(static_cast<std::streamoff>(stretches_[i].begin));
+    for (std::uint64_t left = stretches_[i].end - stretches_[i].begin; left > 0 && stream;) {
+      const std::uint64_t part = std::min<std::uint64_t>(left, buffer.size());
+      stream.read(buffer.data(), static_cast<std::streamsize>(part));
+      left -= part;
+      check_interrupt();
+    }
   }
-  could_fill_cache_ = could_fill_cache_ && reader_.resident_bytes() >= bytes_ - bytes_ / 100;
-}
-
-std::uint64_t available_memory() {
-  const auto machine = number_after("/proc/meminfo", "MemAvailable:");
-  std::uint64_t available = machine ? *machine * kKiB : 4 * kGiB;
-  std::uint64_t limit = 0;
-  if (std::ifstream file("/sys/fs/cgroup/memory.max"); file >> limit) available = std::min(available, limit);
-  return available;
+  could_fill_cache_ = could_fill_cache_ && reader_.resident_bytes() >= stretches_size() - stretches_size() / 100;
 }
 
 }  // namespace penstock::cli

@@ -32,7 +32,8 @@ using StepCallback = std::function<void(Step step, double fraction)>;
 
 class BenchRounds {
  public:
-  // Loads as much of `reader` as `max_bytes` allows. Saves go to `scratch`; without one they are not measured.
+  // Loads as much of `reader` as `max_bytes` allows, from its beginning. Saves go to `scratch`; without one they are
+  // not measured.
   BenchRounds(const Reader& reader, std::optional<std::filesystem::path> scratch, std::uint64_t max_bytes,
               StepCallback callback);
 
@@ -47,7 +48,15 @@ class BenchRounds {
   bool could_fill_cache() const noexcept { return could_fill_cache_; }
 
  private:
+  // A stretch of a file that the chosen tensors lie in.
+  struct Stretch {
+    std::uint64_t begin = 0;
+    std::uint64_t end = 0;
+  };
+
   void choose_tensors(std::uint64_t max_bytes);
+  void stretch_over(const TensorInfo& tensor);
+  std::uint64_t stretches_size() const;
   void measure_read_ceiling();
   void measure_write_ceiling();
   void measure_save(const std::vector<Tensor>& tensors);
@@ -63,6 +72,7 @@ class BenchRounds {
   StepCallback callback_;
   std::shared_ptr<MemoryPool> pool_;
   std::unordered_set<std::string> chosen_;  // used unless everything_
+  std::vector<Stretch> stretches_;          // one per file
   std::vector<StepResult> results_{kStepCount};
   std::uint64_t bytes_ = 0;
   std::uint64_t tensors_ = 0;
@@ -70,8 +80,5 @@ class BenchRounds {
   bool could_drop_cache_ = true;
   bool could_fill_cache_ = true;
 };
-
-// Memory that this process may still take: what the machine has available, or its cgroup's limit if that is less.
-std::uint64_t available_memory();
 
 }  // namespace penstock::cli

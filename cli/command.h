@@ -50,6 +50,7 @@ void add_convert(CLI::App& app, Action& action);
 void add_verify(CLI::App& app, Action& action);
 void add_bench(CLI::App& app, Action& action);
 void add_tune(CLI::App& app, Action& action);
+void add_doctor(CLI::App& app, Action& action);
 
 // An option that takes a size such as 5GB or 64MiB.
 CLI::Option* add_size_option(CLI::App& app, const std::string& names, std::uint64_t& nbytes, const std::string& help);

@@ -24,11 +24,12 @@ constexpr const char* kFooter =
     "  penstock convert model.safetensors out/model.safetensors --max-shard-size 5GB\n"
     "  penstock convert a.safetensors b.safetensors --dtype bf16        floating tensors become BF16\n"
     "  penstock convert a.safetensors b.safetensors --select 'decoder.*' --select '*.bias'\n"
+    "  penstock convert checkpoint/model.pt-*.8 model.pt                join what FastPersist's writers left\n"
     "\n"
     "DST appears whole or not at all. SRC is never changed.";
 
 struct Options {
-  std::string source;
+  std::vector<std::string> sources;
   std::string target;
   std::optional<DType> dtype;
   std::vector<std::string> selected;
@@ -62,13 +63,23 @@ DType dtype_from(const std::string& text) {
   return *dtype;
 }
 
+std::vector<std::filesystem::path> source_paths(const Options& options) {
+  return {options.sources.begin(), options.sources.end()};
+}
+
+// For messages.
+std::string source_text(const Options& options) {
+  const std::size_t others = options.sources.size() - 1;
+  return options.sources.front() + (others == 0 ? "" : " and " + format_count_of(others, "other file"));
+}
+
 // An empty result would be a surprise: most likely the pattern is wrong.
 void check_selection(const Reader& source, const Options& options) {
   const auto tensors = source.tensors();
   for (const std::string& glob : options.selected) {
     const bool matches = std::any_of(tensors.begin(), tensors.end(),
                                      [&](const TensorInfo& tensor) { return matches_any({glob}, tensor.name); });
-    if (!matches) throw Failure(options.source + ": no tensor matches --select '" + glob + "'");
+    if (!matches) throw Failure(source_text(options) + ": no tensor matches --select '" + glob + "'");
   }
 }
 
@@ -92,7 +103,13 @@ void print_result(Console& console, const Options& options, const Stats& stats) 
   if (console.json) {
     JsonWriter json;
     json.begin_object();
-    json.field("source", options.source);
+    json.field("source", options.sources.front());
+    if (options.sources.size() > 1) {
+      json.key("sources");
+      json.begin_array();
+      for (const std::string& source : options.sources) json.value(source);
+      json.end_array();
+    }
     json.field("target", options.target);
     json.field("durable", !options.fast);
     write_stats(json, stats);
@@ -109,7 +126,7 @@ void print_result(Console& console, const Options& options, const Stats& stats) 
 // The library's message, but for the case where an option of ours helps.
 Stats convert_or_hint(const Options& options, ProgressBar& bar) {
   try {
-    return convert(options.source, options.target, library_options(options, bar));
+    return convert(source_paths(options), options.target, library_options(options, bar));
   } catch (const Error& error) {
     if (error.error_number() != EEXIST || options.force) throw;
     const std::string message = error.what();
@@ -121,7 +138,7 @@ int run(Console& console, const Options& options) {
   std::error_code ignored;
   const bool is_directory = std::filesystem::is_directory(options.target, ignored);
   if (is_directory) throw Failure(options.target + ": is a directory; name a file in it");
-  if (!options.selected.empty()) check_selection(Reader{std::filesystem::path(options.source)}, options);
+  if (!options.selected.empty()) check_selection(Reader{source_paths(options)}, options);
   const StoppableWork work;
   ProgressBar bar("converting", console.error_terminal, console.progress_mode());
   const Stats stats = convert_or_hint(options, bar);
@@ -138,15 +155,33 @@ void add_flashpack_options(CLI::App& command, FlashPackOptions& options) {
                    "FlashPack: tensors of at least 256 KiB start on multiples of 4 KiB");
 }
 
+// SRC takes every path that is given and hands the last one on to DST.
+void add_paths(CLI::App& command, Options& options) {
+  const auto destination = std::make_shared<CLI::Option*>();
+  const auto split = [&options, destination](const std::vector<std::string>& paths) {
+    options.sources = paths;
+    if (paths.size() < 2) return;
+    options.sources.pop_back();
+    (*destination)->add_result(paths.back());
+  };
+  command
+      .add_option_function<std::vector<std::string>>(
+          "SRC", split,
+          "A file, a directory of shards, an index.json, or several files: fragments of\n"
+          "FastPersist are joined")
+      ->required();
+  *destination =
+      command.add_option("DST", options.target, "The file to make; with --max-shard-size, shards are named after it")
+          ->required();
+}
+
 }  // namespace
 
 void add_convert(CLI::App& app, Action& action) {
   CLI::App* const command = app.add_subcommand("convert", "Copy a checkpoint to another layout, format or dtype");
   command->footer(kFooter);
   const auto options = std::make_shared<Options>();
-  command->add_option("SRC", options->source, "A file, a directory of shards or an index.json")->required();
-  command->add_option("DST", options->target, "The file to make; with --max-shard-size, shards are named after it")
-      ->required();
+  add_paths(*command, *options);
   command
       ->add_option_function<std::string>(
           "--dtype", [options](const std::string& text) { options->dtype = dtype_from(text); },
@@ -158,7 +193,8 @@ void add_convert(CLI::App& app, Action& action) {
   add_size_option(*command, "--max-shard-size", options->max_shard_size,
                   "Split into shards of at most this size, with an index");
   command
-      ->add_option("--format", options->format, "Format of DST: safetensors or flashpack; by its suffix if not given")
+      ->add_option("--format", options->format,
+                   "Format of DST: safetensors, flashpack, torch or torch-legacy; else by its suffix")
       ->type_name("FORMAT");
   add_flashpack_options(*command, options->flashpack);
   command->add_flag("--checksums", options->checksums, "Store a CRC-32C of every tensor, for verify");

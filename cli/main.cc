@@ -25,9 +25,11 @@ constexpr const char* kFooter =
     "  penstock convert model/ model.flashpack    to another format\n"
     "  penstock verify model.safetensors          is it whole?\n"
     "  penstock bench                             how fast is this drive, and penstock on it?\n"
+    "  penstock doctor model/                     which way does a load take, and what would make it faster?\n"
     "\n"
-    "penstock COMMAND --help tells more. A path is a file (safetensors or FlashPack), a directory of shards or an\n"
-    "index.json; the format is known by the bytes, not by the suffix.";
+    "penstock COMMAND --help tells more. A path is a file (safetensors, FlashPack or PyTorch's), a directory of shards "
+    "or\n"
+    "an index.json; the format is known by the bytes, not by the suffix.";
 
 const std::map<std::string, ColorChoice> kColorChoices = {
     {"auto", ColorChoice::kAuto}, {"always", ColorChoice::kAlways}, {"never", ColorChoice::kNever}};
@@ -69,6 +71,7 @@ void describe(CLI::App& app, Console& console, Action& action) {
   add_verify(app, action);
   add_bench(app, action);
   add_tune(app, action);
+  add_doctor(app, action);
   for (CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; }))
     add_common_options(*command, console);
 }

@@ -71,8 +71,10 @@ class ModelWriter {
 
 }  // namespace
 
-Stats make_model(const std::filesystem::path& path, std::uint64_t nbytes, const ProgressFunction& progress) {
+Stats make_model(const std::filesystem::path& path, const std::string& format, std::uint64_t nbytes,
+                 const ProgressFunction& progress) {
   SaveOptions options;
+  options.format = format;
   options.progress = progress;
   ModelWriter model(path, std::move(options));
   const std::uint64_t embedding = nbytes / 16;

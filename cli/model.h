@@ -4,12 +4,14 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <string>
 
 #include "penstock/options.h"
 
 namespace penstock::cli {
 
-// Writes about `nbytes` of tensors to `path`, durably. Throws Error.
-Stats make_model(const std::filesystem::path& path, std::uint64_t nbytes, const ProgressFunction& progress);
+// Writes about `nbytes` of tensors to `path` in a format ("safetensors"), durably. Throws Error.
+Stats make_model(const std::filesystem::path& path, const std::string& format, std::uint64_t nbytes,
+                 const ProgressFunction& progress);
 
 }  // namespace penstock::cli

@@ -1,4 +1,5 @@
 // penstock tune: which block size, depth, backend and write method suit a drive, and how to set them.
+#include <algorithm>
 #include <chrono>
 #include <filesystem>
 
@@ -20,10 +21,11 @@ namespace {
 constexpr const char* kFooter =
     "Examples\n"
     "  penstock tune /data                         about a minute\n"
+    "  penstock tune model.safetensors             the same, reading a file of yours, in any format\n"
     "  penstock tune /data --seconds 300           more measurements, steadier figures\n"
     "  penstock tune /data --json | jq .reads.best\n"
     "\n"
-    "Temporary files are made in a directory of their own inside DIR and removed in any case.";
+    "Temporary files are made in a directory of their own inside DIR, or beside FILE, and removed in any case.";
 
 constexpr std::string_view kEnvironmentNote =
     "  The environment is for loads and saves alike: take the line that matters more to you.\n"
@@ -33,7 +35,7 @@ constexpr std::string_view kEnvironmentNote =
 constexpr double kWorthwhile = 1.05;
 
 struct Options {
-  std::string directory;
+  std::string path;
   std::uint64_t size = 512 * kMiB;
   double seconds = 60;
 };
@@ -117,20 +119,28 @@ void print_ranking(Console& console, const Direction& direction, const std::vect
   console.out.write("\n");
 }
 
+// True when the best setting beats the default, and not by chance: at its slowest it was still faster.
+bool is_worth_setting(const std::vector<SweepEntry>& ranking) {
+  if (ranking.empty() || ranking.front().setting.is_default) return false;
+  const SweepEntry* const standard = find_default(ranking);
+  if (standard == nullptr) return true;
+  return gain_over_default(ranking.front(), ranking) >= kWorthwhile &&
+         ranking.front().measurement.lowest() > standard->measurement.median();
+}
+
 // What the best setting brings, as a sentence.
-std::string verdict(const SweepEntry& best, const std::vector<SweepEntry>& ranking) {
-  const double gain = gain_over_default(best, ranking);
-  if (gain == 0) return "the best that was measured";
-  return gain < kWorthwhile ? "the default is as good as the best: nothing to set"
-                            : fmt::format("{:.2f} times as fast as the default", gain);
+std::string verdict(const std::vector<SweepEntry>& ranking) {
+  if (!is_worth_setting(ranking)) return "the default is as good as the best: nothing to set";
+  const double gain = gain_over_default(ranking.front(), ranking);
+  return gain == 0 ? "the best that was measured" : fmt::format("{:.2f} times as fast as the default", gain);
 }
 
 void print_advice(Console& console, const Direction& direction, const std::vector<SweepEntry>& ranking) {
   if (ranking.empty()) return;
   const SweepEntry& best = ranking.front();
   console.out.print("  {}  {}\n", console.terminal.paint(Tone::kBold, fmt::format("{:<6}", direction.title)),
-                    verdict(best, ranking));
-  if (best.setting.is_default) return;
+                    verdict(ranking));
+  if (!is_worth_setting(ranking)) return;
   const std::string call = fmt::format("penstock.{}(..., {})", direction.verb, python_for(best.setting));
   Table table({{""}, {"", Align::kLeft, Tone::kDim}, {"", Align::kLeft, Tone::kAccent}});
   table.add({"      ", "environment", environment_for(best.setting)});
@@ -163,6 +173,7 @@ void write_direction(JsonWriter& json, const Direction& direction) {
   json.key(direction.key);
   json.begin_object();
   json.field("complete", direction.sweep.is_complete());
+  json.field("worth_setting", is_worth_setting(ranking));
   json.key("best");
   ranking.empty() ? json.null() : write_entry(json, ranking.front(), ranking);
   json.key("ranking");
@@ -176,7 +187,7 @@ void print_results(Console& console, const Options& options, const Direction& re
   if (console.json) {
     JsonWriter json;
     json.begin_object();
-    json.field("directory", options.directory);
+    json.field("path", options.path);
     json.field("bytes", options.size);
     json.field("backends", available_backends());
     write_direction(json, reads);
@@ -186,18 +197,33 @@ void print_results(Console& console, const Options& options, const Direction& re
     return;
   }
   console.out.print("{}  direct transfers of {}, backends: {}\n\n",
-                    console.terminal.paint(Tone::kBold, printable(options.directory)), format_round_size(options.size),
+                    console.terminal.paint(Tone::kBold, printable(options.path)), format_size(options.size),
                     available_backends());
   for (const Direction* direction : {&reads, &writes}) print_ranking(console, *direction, direction->sweep.ranking());
   for (const Direction* direction : {&reads, &writes}) print_advice(console, *direction, direction->sweep.ranking());
-  console.out.write(console.terminal.paint(Tone::kDim, kEnvironmentNote));
+  if (is_worth_setting(reads.sweep.ranking()) || is_worth_setting(writes.sweep.ranking())) {
+    console.out.write(console.terminal.paint(Tone::kDim, kEnvironmentNote));
+  }
 }
 
-int run(Console& console, const Options& options) {
-  const ScratchDirectory scratch(options.directory);
-  const std::filesystem::path file = scratch.path() / "model.safetensors";
+// The file to read: the user's own, or one that is made for it.
+std::filesystem::path prepare_file(const Options& options, bool own_file, const ScratchDirectory& scratch,
+                                   ProgressBar& bar) {
+  if (own_file) return options.path;
+  const std::filesystem::path made = scratch.path() / "model.safetensors";
+  make_model(made, "safetensors", options.size, bar.function());
+  return made;
+}
+
+int run(Console& console, Options options) {
+  const std::filesystem::path path = options.path;
+  std::error_code ignored;
+  const bool own_file = std::filesystem::is_regular_file(path, ignored);
+  const ScratchDirectory scratch(own_file ? std::filesystem::absolute(path).parent_path() : path);
   ProgressBar bar("preparing", console.error_terminal, console.progress_mode());
-  make_model(file, options.size, bar.function());
+  const std::filesystem::path file = prepare_file(options, own_file, scratch, bar);
+  options.size = std::min<std::uint64_t>(options.size, std::filesystem::file_size(file));
+  if (options.size == 0) throw Failure(file.string() + ": is empty");
   drop_page_cache(file);
 
   Direction reads{"reads", "Reads", "load", Sweep(read_settings(usable_backends()))};
@@ -223,8 +249,8 @@ void add_tune(CLI::App& app, Action& action) {
   CLI::App* const command = app.add_subcommand("tune", "Find the settings that suit a drive");
   command->footer(kFooter);
   const auto options = std::make_shared<Options>();
-  command->add_option("DIR", options->directory, "A directory on the drive")->required();
-  add_size_option(*command, "--size", options->size, "Size of the file that is read and written (512MiB)");
+  command->add_option("PATH", options->path, "A directory on the drive, or a file there to read")->required();
+  add_size_option(*command, "--size", options->size, "How much is read and written each time (512MiB)");
   command->add_option("--seconds", options->seconds, "Time to spend (60)")
       ->type_name("N")
       ->check(CLI::Range(0.1, 86400.0));

@@ -182,6 +182,7 @@ def stored(records: dict[str, bytes]) -> bytes:
 
 def make_torch() -> None:
     zips, pickles, legacy = emptied("fuzz_zip"), emptied("fuzz_pickle"), emptied("fuzz_torch_legacy")
+    fragments = emptied("fuzz_torch_fragments")
     for name in ("every_dtype", "tree", "no_crc", "script", "tree_protocol_4"):
         path = GOLDEN / "torch" / f"{name}.pt"
         (zips / path.name).write_bytes(path.read_bytes())
@@ -195,7 +196,15 @@ def make_torch() -> None:
     keys = pickled(b"](X\x01\x00\x00\x000e") + (6).to_bytes(8, "little") + bytes(24)
     old = TENSOR.replace(b"K\x06tQ", b"K\x06NtQ")
     (legacy / "object").write_bytes(pickled(old) + keys)
-    (legacy / "whole").write_bytes(MAGIC + pickled(b"}X\x0d\x00\x00\x00little_endian\x88s") + pickled(old) + keys)
+    whole = MAGIC + pickled(b"}X\x0d\x00\x00\x00little_endian\x88s") + pickled(old) + keys
+    (legacy / "whole").write_bytes(whole)
+    for path in legacy.glob("*"):
+        (fragments / path.name).write_bytes(path.read_bytes())
+    head, stream = whole[:-32], whole[-32:]
+    (fragments / "two").write_bytes(head + stream[:16] + head + stream[16:])
+    (fragments / "other_keys").write_bytes(
+        head + stream[:16] + head.replace(b"\x00\x00\x000", b"\x00\x00\x009") + stream[16:]
+    )
     (legacy / "big_endian").write_bytes(MAGIC + pickled(b"}X\x0d\x00\x00\x00little_endian\x89s") + pickled(old) + keys)
     records = {"data.pkl": pickled(TENSOR), "byteorder": b"little", "data/0": bytes(24), "version": b"3\n"}
     (zips / "small.pt").write_bytes(stored(records))

@@ -15,7 +15,7 @@ namespace penstock::fuzz {
 
 inline void check_message(const Error& error) {
   const std::string_view message = error.what();
-  FUZZ_CHECK(error.kind() == ErrorKind::kFormat || error.kind() == ErrorKind::kUnsupported);
+  FUZZ_CHECK(error.kind() == ErrorKind::kFormat || error.kind() == ErrorKind::kUnsupportedFormat);
   FUZZ_CHECK(message.substr(0, 3) == "f: ");
   FUZZ_CHECK(message.find('\n') == std::string_view::npos);
   FUZZ_CHECK(message.size() < 1000);

@@ -24,7 +24,15 @@ struct ConvertOptions {
 
 // Copies `source` (as Reader takes it) to `target` in a stream, whatever the size, in bounded memory. The source is
 // never changed: a target that is one of its files is refused.
+//
+// The fragments PATH-0.N, PATH-1.N ... that DeepSpeed's FastPersist leaves of a torch file are joined: name all of
+// them, or PATH, or their directory. With no format named, or "torch-legacy", and every tensor as it is, the target is
+// the file that they are parts of, with the object as it was saved; else the tensors are converted as any file's.
 Stats convert(const std::filesystem::path& source, const std::filesystem::path& target,
+              const ConvertOptions& options = {});
+
+// The same of several files.
+Stats convert(std::span<const std::filesystem::path> sources, const std::filesystem::path& target,
               const ConvertOptions& options = {});
 
 struct VerifyOptions {

@@ -12,17 +12,18 @@
 namespace penstock {
 
 enum class ErrorKind {
-  kNotFound,     // a file, shard or tensor that does not exist
-  kPermission,   // the system refuses access
-  kIsDirectory,  // a directory where a file was expected
-  kIo,           // the system failed a read, write, sync or rename
-  kNoSpace,      // the filesystem or quota is full
-  kFormat,       // the bytes of a file break the rules of its format
-  kArgument,     // the caller asked for something that makes no sense
-  kChanged,      // a file changed or shrank while it was read
-  kCancelled,    // the progress callback asked to stop
-  kMemory,       // the memory for a load could not be had
-  kUnsupported,  // valid, but not something this build or system can do
+  kNotFound,           // a file, shard or tensor that does not exist
+  kPermission,         // the system refuses access
+  kIsDirectory,        // a directory where a file was expected
+  kIo,                 // the system failed a read, write, sync or rename
+  kNoSpace,            // the filesystem or quota is full
+  kFormat,             // the bytes of a file break the rules of its format
+  kUnsupportedFormat,  // the file may be sound, but holds what penstock does not read: another program might
+  kArgument,           // the caller asked for something that makes no sense
+  kChanged,            // a file changed or shrank while it was read
+  kCancelled,          // the progress callback asked to stop
+  kMemory,             // the memory for a load could not be had
+  kUnsupported,        // valid, but not something this build or system can do
 };
 
 class Error : public std::runtime_error {

@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "penstock/memory.h"
@@ -94,6 +95,9 @@ struct TorchOptions {
   // The pickle of any object, made elsewhere, whose storages are what is added; nothing: a flat dict of tensors by
   // name.
   std::optional<std::string> pickle;
+  // With `pickle`, for a legacy file: the pickles before it (magic number, version, sizes) and behind it (the sorted
+  // list of keys); nothing: those of protocol 2.
+  std::optional<std::pair<std::string, std::string>> around_pickle;
 
   friend bool operator==(const TorchOptions&, const TorchOptions&) = default;
 };
@@ -105,6 +109,7 @@ struct SaveOptions {
   FlashPackOptions flashpack;  // changed for another format: refused
   TorchOptions torch;          // the same
   Metadata metadata;
+  bool empty_metadata = false;       // safetensors: an empty object where there is no metadata, else nothing
   std::uint64_t max_shard_size = 0;  // 0: one file; else shards of at most this many bytes, and an index
   bool checksums = false;            // store a CRC-32C of every tensor in the metadata ("penstock.crc32c")
   SharedTensors shared = SharedTensors::kRefuse;

@@ -90,8 +90,11 @@ class TorchCheckpoint {
   std::span<const TorchTensor> tensors() const noexcept;
 
   std::uint32_t root() const noexcept;
-  // Throws Error(kUnsupported) that names it for a value that is more than data.
+  // Throws Error(kUnsupportedFormat) that names it for a value that is more than data.
   TorchValue value(std::uint32_t number) const;
+
+  // Where a value stands in the file, for messages: "model.pt: data.pkl: byte 17".
+  std::string place(std::uint32_t number) const;
 
   // The storages, each as a tensor of bytes named by its key, over the file as it was opened.
   Reader open_storages() const;

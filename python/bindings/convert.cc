@@ -5,9 +5,9 @@ namespace {
 
 using Path = std::filesystem::path;
 
-nb::dict convert_file(const Path& source, const Path& target, const std::optional<std::vector<std::string>>& names,
-                      const std::optional<std::string>& dtype, bool keep_metadata, bool overwrite,
-                      const SaveOptions& save, nb::object progress) {
+nb::dict convert_files(const std::vector<Path>& sources, const Path& target,
+                       const std::optional<std::vector<std::string>>& names, const std::optional<std::string>& dtype,
+                       bool keep_metadata, bool overwrite, const SaveOptions& save, nb::object progress) {
   auto callbacks = Callbacks::create(std::move(progress));
   ConvertOptions options;
   options.select = select_names(names);
@@ -16,7 +16,7 @@ nb::dict convert_file(const Path& source, const Path& target, const std::optiona
   options.overwrite = overwrite;
   options.save = save;
   options.save.progress = Callbacks::function(callbacks);
-  return stats_dict(callbacks->run([&] { return convert(source, target, options); }));
+  return stats_dict(callbacks->run([&] { return convert(std::span(sources), target, options); }));
 }
 
 nb::dict verified_tensor(const VerifiedTensor& tensor) {
@@ -55,13 +55,14 @@ nb::dict verify_file(const Path& path, bool finite, bool checksums, bool compute
 
 void bind_convert(nb::module_& module) {
   module.def(
-      "convert", &convert_file, nb::arg("source"), nb::arg("target"), nb::kw_only(), nb::arg("names").none(),
+      "convert", &convert_files, nb::arg("sources"), nb::arg("target"), nb::kw_only(), nb::arg("names").none(),
       nb::arg("dtype").none(), nb::arg("keep_metadata"), nb::arg("overwrite"), nb::arg("save"),
       nb::arg("progress").none(),
-      nb::sig("def convert(source: str | os.PathLike[str], target: str | os.PathLike[str], *, "
-              "names: collections.abc.Sequence[str] | None, dtype: str | None, keep_metadata: bool, overwrite: bool, "
-              "save: SaveOptions, progress: collections.abc.Callable[[int, int], typing.Any] | None) -> dict[str, "
-              "typing.Any]"));
+      nb::sig(
+          "def convert(sources: collections.abc.Sequence[str | os.PathLike[str]], target: str | os.PathLike[str], *, "
+          "names: collections.abc.Sequence[str] | None, dtype: str | None, keep_metadata: bool, overwrite: bool, "
+          "save: SaveOptions, progress: collections.abc.Callable[[int, int], typing.Any] | None) -> dict[str, "
+          "typing.Any]"));
   module.def("verify", &verify_file, nb::arg("path"), nb::kw_only(), nb::arg("finite"), nb::arg("checksums"),
              nb::arg("compute"), nb::arg("io"), nb::arg("progress").none(),
              nb::sig("def verify(path: str | os.PathLike[str], *, finite: bool, checksums: bool, compute: bool, "

@@ -20,6 +20,8 @@ const char* class_name(ErrorKind kind) {
       return "NoSpaceError";
     case ErrorKind::kFormat:
       return "FormatError";
+    case ErrorKind::kUnsupportedFormat:
+      return "UnsupportedFormatError";
     case ErrorKind::kArgument:
       return "ArgumentError";
     case ErrorKind::kChanged:

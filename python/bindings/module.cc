@@ -12,6 +12,7 @@ NB_MODULE(_core, module) {
   bind_writer(module);
   bind_convert(module);
   bind_measure(module);
+  bind_doctor(module);
   bind_aio(module);
   bind_torch(module);
 }

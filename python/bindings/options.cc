@@ -61,15 +61,22 @@ void make_save_options(SaveOptions* self, std::string format, Metadata metadata,
                        bool checksums, std::string_view shared, bool durable, std::string_view method,
                        const std::optional<std::string>& dtype, std::uint64_t align_bytes, bool keep_order,
                        bool align_large, std::uint64_t record_alignment, bool record_checksums,
-                       const std::optional<nb::bytes>& pickle, const IoOptions& io) {
+                       const std::optional<nb::bytes>& pickle, const IoOptions& io,
+                       const std::optional<std::pair<nb::bytes, nb::bytes>>& around_pickle, bool empty_metadata) {
   SaveOptions options;
   options.dtype = dtype_from(dtype);
   options.flashpack = {.align_bytes = align_bytes, .keep_order = keep_order, .align_large = align_large};
   options.torch.alignment = record_alignment;
   options.torch.checksums = record_checksums;
   if (pickle) options.torch.pickle.emplace(pickle->c_str(), pickle->size());
+  if (around_pickle) {
+    const auto& [before, behind] = *around_pickle;
+    options.torch.around_pickle.emplace(std::string(before.c_str(), before.size()),
+                                        std::string(behind.c_str(), behind.size()));
+  }
   options.format = std::move(format);
   options.metadata = std::move(metadata);
+  options.empty_metadata = empty_metadata;
   options.max_shard_size = max_shard_size;
   options.checksums = checksums;
   options.shared = choose("shared", shared, kSharedTensors);
@@ -98,7 +105,8 @@ void bind_options(nb::module_& module) {
       .def("__init__", &make_save_options, nb::kw_only(), nb::arg("format"), nb::arg("metadata"),
            nb::arg("max_shard_size"), nb::arg("checksums"), nb::arg("shared"), nb::arg("durable"), nb::arg("method"),
            nb::arg("dtype").none(), nb::arg("align_bytes"), nb::arg("keep_order"), nb::arg("align_large"),
-           nb::arg("record_alignment"), nb::arg("record_checksums"), nb::arg("pickle").none(), nb::arg("io"));
+           nb::arg("record_alignment"), nb::arg("record_checksums"), nb::arg("pickle").none(), nb::arg("io"),
+           nb::arg("around_pickle") = nb::none(), nb::arg("empty_metadata") = false);
 }
 
 }  // namespace penstock::python

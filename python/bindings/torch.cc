@@ -31,9 +31,9 @@ class Builder {
 
   nb::object build(std::uint32_t number) {
     if (const auto known = made_.find(number); known != made_.end()) return known->second;
-    if (++depth_ > kMaxDepth) throw Error(ErrorKind::kFormat, "data.pkl: values are nested too deep");
+    if (++depth_ > kMaxDepth) fail(number, "values are nested deeper than " + std::to_string(kMaxDepth));
     const TorchValue value = checkpoint_.value(number);
-    nb::object object = make(number, value);
+    nb::object object = make_or_refuse(number, value);
     made_.insert_or_assign(number, object);
     if (value.attributes != TorchValue::kNoValue) set_attributes(object, value.attributes);
     --depth_;
@@ -41,6 +41,28 @@ class Builder {
   }
 
  private:
+  [[noreturn]] void fail(std::uint32_t number, const std::string& message) const {
+    throw Error(ErrorKind::kFormat, checkpoint_.place(number) + ": " + message);
+  }
+
+  // Python has rules of its own for what may be in a set, or what is a device.
+  nb::object make_or_refuse(std::uint32_t number, const TorchValue& value) {
+    try {
+      return make(number, value);
+    } catch (const nb::python_error& problem) {
+      const nb::object ours = nb::module_::import_("penstock.errors").attr("Error");
+      const bool refused =
+          problem.matches(PyExc_TypeError) || problem.matches(PyExc_ValueError) || problem.matches(PyExc_RuntimeError);
+      if (!refused || problem.matches(ours) || problem.matches(PyExc_RecursionError)) throw;
+      fail(number, first_line(problem));
+    }
+  }
+
+  static std::string first_line(const nb::python_error& problem) {
+    const std::string text = nb::str(problem.value()).c_str();
+    return text.substr(0, text.find('\n'));
+  }
+
   nb::object make(std::uint32_t number, const TorchValue& value) {
     switch (value.kind) {
       case TorchKind::kNone:
@@ -84,9 +106,15 @@ class Builder {
       case TorchKind::kStorage:
         return call("storage", nb::int_(value.integer));
       case TorchKind::kNumpyScalar:
-        return call("numpy_scalar", build(value.items[0]), bytes_object(value));
+        return call("numpy_scalar", build(value.items[0]), bytes_object(value), place_object(number));
     }
     return nb::none();
+  }
+
+  // A path need not be UTF-8.
+  nb::object place_object(std::uint32_t number) const {
+    const std::string place = checkpoint_.place(number);
+    return nb::steal(PyUnicode_DecodeUTF8(place.data(), static_cast<Py_ssize_t>(place.size()), "surrogateescape"));
   }
 
   template <typename... Args>
@@ -118,7 +146,9 @@ class Builder {
     return dict;
   }
 
-  void set_attributes(const nb::object& object, std::uint32_t number) { call("set_attributes", object, build(number)); }
+  void set_attributes(const nb::object& object, std::uint32_t number) {
+    call("set_attributes", object, build(number), place_object(number));
+  }
 
   const TorchCheckpoint& checkpoint_;
   nb::list tensors_;

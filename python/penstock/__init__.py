@@ -5,11 +5,11 @@
     penstock.save(tensors, "copy.safetensors")            # atomic and durable
 
 Tensors are torch's where torch is installed, else NumPy's. See also `stream`, `load_into`, `save_async`, `convert`,
-`verify`, `inspect`, and `penstock.safetensors` for code that is written for the safetensors package.
+`verify`, `inspect`, `doctor`, and `penstock.safetensors` for code that is written for the safetensors package.
 """
 
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from . import errors
 from ._core import MemoryPool
@@ -39,15 +39,21 @@ from .errors import (
     TensorIndexError,
     UnknownTensorError,
     UnsupportedError,
+    UnsupportedFormatError,
 )
+
+if TYPE_CHECKING:
+    from ._doctor import Advice, Diagnosis, doctor
 
 __version__ = _version()
 
 __all__ = [
+    "Advice",
     "ArgumentError",
     "BusyError",
     "CancelledError",
     "ChangedError",
+    "Diagnosis",
     "DirectoryError",
     "Error",
     "FileInfo",
@@ -69,9 +75,11 @@ __all__ = [
     "TensorInfo",
     "UnknownTensorError",
     "UnsupportedError",
+    "UnsupportedFormatError",
     "VerifiedTensor",
     "VerifyReport",
     "convert",
+    "doctor",
     "errors",
     "inspect",
     "load",
@@ -89,6 +97,8 @@ _SUBMODULES = frozenset({"fastpersist", "flashpack", "measure", "safetensors"})
 def __getattr__(name: str) -> Any:
     if name in _SUBMODULES:
         return import_module(f"{__name__}.{name}")
+    if name in {"Advice", "Diagnosis", "doctor"}:  # rarely wanted
+        return getattr(import_module(f"{__name__}._doctor"), name)
     if name == "save_parallel":  # needs torch
         return import_module(f"{__name__}._parallel").save_parallel
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

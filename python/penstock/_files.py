@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from . import _core
 from ._dtypes import dtype_name, numel
 from ._load import title
-from ._options import Stats, io_options, open_reader, path_text, save_options
+from ._options import Stats, io_options, open_reader, path_text, path_texts, save_options
 from ._progress import reporting
 from ._reader import FileInfo
 from ._select import TensorInfo, resolve
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def convert(
-    source: Path,
+    source: Paths,
     target: Path,
     *,
     select: Select = None,
@@ -43,6 +43,10 @@ def convert(
 
     `metadata` is added to what the source has (`keep_metadata`). An existing target is refused unless `overwrite` is set.
     A type that the target's format lacks is refused. The other arguments are those of `load` and `save`.
+
+    The fragments ``PATH-0.N``, ``PATH-1.N`` ... that DeepSpeed's FastPersist leaves of a torch file are joined: name all of
+    them, or ``PATH``, or their directory. The target is then the file that they are parts of, with the object as it was
+    saved, unless a `format`, `dtype`, `select` or `max_shard_size` asks for something else.
     """
     options = save_options(
         format=format,
@@ -53,10 +57,11 @@ def convert(
         method=method,
         **tuning,
     )
-    names = None if select is None else resolve(select, open_reader(source))
+    sources = path_texts(source)
+    names = None if select is None else resolve(select, open_reader(sources))
     with reporting(progress, f"converting {title(source)}") as callback:
         counters = _core.convert(
-            path_text(source),
+            sources,
             path_text(target),
             names=names,
             dtype=None if dtype is None else dtype_name(dtype),

@@ -59,7 +59,9 @@ class SaveJob:
         try:
             staged = self._job.staged(timeout)
         except Error:
-            self._end()
+            self._asked = True
+            if self._job.done:  # else other ranks are still being told
+                self._end()
             raise
         if staged:
             self._owners.clear()

@@ -170,9 +170,14 @@ def path_text(path: Path) -> str:
 
 def open_reader(paths: Paths) -> _core.Reader:
     """A file, a directory of shards, an index.json, or several files."""
+    return _core.Reader(path_texts(paths))
+
+
+def path_texts(paths: Paths) -> list[str]:
+    """One path or several, as a list."""
     if isinstance(paths, Iterable) and not isinstance(paths, (str, bytes, os.PathLike)):
-        return _core.Reader([path_text(path) for path in paths])
-    return _core.Reader(path_text(paths))
+        return [path_text(path) for path in paths]
+    return [path_text(paths)]
 
 
 def io_options(
@@ -227,11 +232,15 @@ def save_options(
     record_alignment: int = 0,
     record_checksums: bool = True,
     pickle: bytes | None = None,
+    around_pickle: tuple[bytes, bytes] | None = None,
     **tuning: Unpack[IoTuning],
 ) -> _core.SaveOptions:
     """What a save takes."""
     if order not in ("format", "given"):
         raise ArgumentError(f'order must be "format" or "given", not {order!r}')
+    given: dict[str, Any] = {} if around_pickle is None else {"around_pickle": around_pickle}
+    if metadata is not None and not metadata:
+        given["empty_metadata"] = True  # as the reference writes it
     return _core.SaveOptions(
         format="" if format is None else _word("format", format),
         metadata=_check_metadata(metadata or {}),
@@ -248,6 +257,7 @@ def save_options(
         record_checksums=bool(record_checksums),
         pickle=pickle,
         io=io_options(**tuning),
+        **given,
     )
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import struct
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -23,10 +25,13 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from ._options import Path, SaveArguments
+    from ._progress import Callback
 
 DEFAULT_TIMEOUT = 300.0
 _PARTITIONS = ("replica", "socket", "machine")
 _CHECKSUM = struct.Struct("<IIQQ")
+
+MakeWriter = Callable[..., "tuple[_core.Writer, list[Any]]"]
 
 
 def save_parallel(
@@ -42,6 +47,7 @@ def save_parallel(
     Every rank calls it with the same state (as data-parallel replicas have it) and the same arguments, which are those of
     `save`. Rank 0 lays the file out, reserves its space and, once all have written and synced their shares, gives it its name.
     If any rank fails, dies or takes longer than `timeout` seconds to answer, every rank raises and the old file stays.
+    Where ranks name different files, each file is written by the first rank that names it, alone.
 
     partition: who writes: every "replica", or one rank of each "machine" (LOCAL_RANK 0), or two of it, one for each
         "socket" (the first of each half of its ranks).
@@ -53,20 +59,57 @@ def save_parallel(
 
         return save(obj, path, **arguments)
     with Ranks(str(path), torch.device("cpu"), timeout) as ranks:
-        return _Save(ranks, path, dict(arguments)).run(obj, partition)
+        return Part(ranks, path, dict(arguments)).save(obj, partition)
 
 
-class _Save:
-    """One rank's part."""
+class Part:
+    """One rank's part. All that the ranks tell each other goes through `ranks`."""
 
-    def __init__(self, ranks: Ranks, path: Path, arguments: dict[str, Any]) -> None:
+    def __init__(self, ranks: Ranks, path: Path, arguments: dict[str, Any], callback: Callback | None = None) -> None:
         self._ranks = ranks
         self._path = path
         self._arguments = arguments
+        self._callback = callback
 
-    def run(self, obj: Any, partition: str) -> Stats:
+    def save(self, obj: Any, partition: str) -> Stats:
+        if is_torch_format(self._arguments.get("format"), self._path):
+            return self.save_pickled(lambda: self._pickle(obj), partition)
+        make = partial(make_writer, obj)
+        authors = self._authors()
+        return self._run(make, partition) if authors is None else self._run_alone(make, authors)
+
+    def save_pickled(self, take: Callable[[], Pickled], partition: str) -> Stats:
+        """The same of what `take` returns, for a torch file. Where it raises, every rank fails."""
+        own = self._ranks.together(take)
+        authors = self._authors()
+        if authors is not None:
+            return self._run_alone(partial(make_pickled_writer, own), authors)
+        return self._run(partial(make_pickled_writer, self._take_first(own)), partition)
+
+    def _authors(self) -> list[int] | None:
+        """None where all ranks have the same path; else, of each rank, the first one that has its path."""
+        digests = self._ranks.digests(hashlib.sha256(os.fsencode(self._path)).digest())
+        authors = [digests.index(digest) for digest in digests]
+        return authors if any(authors) else None
+
+    def _run_alone(self, make: MakeWriter, authors: list[int]) -> Stats:
+        """Files of their own: each is written by its author."""
+
+        def write() -> dict[str, Any]:
+            if authors[self._ranks.rank] != self._ranks.rank:
+                return {}
+            writer, owners = make(self._path, dict(self._arguments), self._callback)
+            stats = writer.commit()
+            del owners  # Their memory was borrowed until here.
+            return stats
+
+        stats = self._everyone(json.dumps(self._ranks.together(write)).encode())
+        return Stats(json.loads(stats[authors[self._ranks.rank]]))
+
+    def _run(self, make: MakeWriter, partition: str) -> Stats:
         ranks = self._ranks
-        save, owners = self._prepare(obj)
+        writer, owners = ranks.together(lambda: make(self._path, dict(self._arguments), self._callback))
+        save = ranks.together(lambda: _core.ParallelSave(writer))
         other = ranks.first_that_differs(struct.pack("<Q", save.fingerprint))
         if other is not None:
             raise DistributedError(f"{self._path}: rank {other} has other tensors than rank 0")
@@ -77,16 +120,6 @@ class _Save:
         stats = ranks.together(lambda: save.commit(checksums) if ranks.rank == 0 else {})
         del name, owners
         return Stats(json.loads(ranks.send(json.dumps(stats).encode(), 0)))
-
-    def _prepare(self, obj: Any) -> tuple[_core.ParallelSave, list[Any]]:
-        ranks = self._ranks
-        if is_torch_format(self._arguments.get("format"), self._path):
-            pickled = self._take_first(ranks.together(lambda: self._pickle(obj)))
-            make = partial(make_pickled_writer, pickled)
-        else:
-            make = partial(make_writer, obj)
-        writer, owners = ranks.together(lambda: make(self._path, dict(self._arguments), None))
-        return ranks.together(lambda: _core.ParallelSave(writer)), owners
 
     def _pickle(self, obj: Any) -> Pickled:
         state = obj.state_dict() if isinstance(obj, torch.nn.Module) else obj
@@ -123,6 +156,8 @@ class _Save:
 
     def _write(self, save: _core.ParallelSave, writers: list[int]) -> list[tuple[int, int, int, int]]:
         rank = self._ranks.rank
+        if self._callback is not None:
+            self._callback(0, 0)  # where it says stop: those who write nothing are asked here, and no other time
         return save.write(writers.index(rank), len(writers)) if rank in writers else []
 
     def _gather(self, found: list[tuple[int, int, int, int]]) -> list[tuple[int, int, int, int]]:

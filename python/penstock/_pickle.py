@@ -12,12 +12,21 @@ import torch
 
 from .errors import ArgumentError, UnsupportedError
 
+# How a legacy file starts.
+_MAGIC = 0x1950A86A20F9469CFC6C
+_VERSION = 1001
+_TYPE_SIZES = {"short": 2, "int": 4, "long": 4}
+
 
 class Pickled(NamedTuple):
-    """The pickle of an object, and its storages in the order it met them."""
+    """The pickle of an object, and its storages in the order it met them.
+
+    around: what a legacy file has before it and behind it, where that is not what the engine writes by itself.
+    """
 
     data: bytes
     storages: list[PickledStorage]
+    around: tuple[bytes, bytes] | None = None
 
 
 class PickledStorage(NamedTuple):
@@ -31,8 +40,10 @@ class PickledStorage(NamedTuple):
 def pickle_object(obj: Any, *, legacy: bool, pickle_module: Any = pickle, protocol: int = 2) -> Pickled:
     """Pickles `obj`. Storages are left out and collected, each once, however many tensors are views of it.
 
-    Raises UnsupportedError for a storage that has no data.
+    Raises UnsupportedError for a storage that has no data, and for a legacy file of the protocols before 2.
     """
+    if legacy and protocol in (0, 1):
+        raise UnsupportedError(f"a legacy file with pickles of protocol {protocol}")
 
     class Pickler(pickle_module.Pickler):  # type: ignore[misc]
         # A class lives until garbage is collected: the storages are not its own, so that they don't.
@@ -46,7 +57,23 @@ def pickle_object(obj: Any, *, legacy: bool, pickle_module: Any = pickle, protoc
     pickler = Pickler(buffer, protocol=protocol)
     pickler.identify = collector.identify
     pickler.dump(obj)
-    return Pickled(buffer.getvalue(), list(collector.storages.values()))
+    storages = list(collector.storages.values())
+    plain = protocol == 2 and pickle_module is pickle
+    around = _pickle_around(storages, pickle_module, protocol) if legacy and not plain else None
+    return Pickled(buffer.getvalue(), storages, around)
+
+
+def _pickle_around(storages: list[PickledStorage], pickle_module: Any, protocol: int) -> tuple[bytes, bytes]:
+    """The pickles before the object's, and the list of keys behind it, as torch.save makes them."""
+    before = [_MAGIC, _VERSION, {"protocol_version": _VERSION, "little_endian": True, "type_sizes": dict(_TYPE_SIZES)}]
+    keys = sorted(each.key for each in storages)
+    return b"".join(_dump(part, pickle_module, protocol) for part in before), _dump(keys, pickle_module, protocol)
+
+
+def _dump(value: Any, pickle_module: Any, protocol: int) -> bytes:
+    buffer = io.BytesIO()
+    pickle_module.dump(value, buffer, protocol=protocol)
+    return buffer.getvalue()
 
 
 class _Collector:

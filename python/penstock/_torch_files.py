@@ -47,7 +47,7 @@ def make_pickled_writer(
     legacy = arguments.get("format") == "torch-legacy"
     arguments["format"] = "torch-legacy" if legacy else "torch"
     arguments.pop("shared", None)  # tensors that share memory are what storages are for
-    options = save_options(**arguments, shared="duplicate", pickle=pickled.data)
+    options = save_options(**arguments, shared="duplicate", pickle=pickled.data, around_pickle=pickled.around)
     writer = _core.Writer(path_text(path), options, callback)
     owners = []
     for each in pickled.storages:

@@ -10,7 +10,7 @@ import torch
 
 from . import _core
 from ._torch import DTYPES
-from .errors import FormatError, UnsupportedError
+from .errors import FormatError, UnsupportedError, UnsupportedFormatError
 
 Place = Callable[[torch.UntypedStorage, str], Any]
 
@@ -123,27 +123,26 @@ def _dtype(name: str) -> torch.dtype:
     return dtype
 
 
-def _set_attributes(target: Any, state: Any) -> None:
-    """What Python's unpickler does with a state that is a dict."""
+def _set_attributes(target: Any, state: Any, place: str = "data.pkl") -> None:
+    """What Python's unpickler does with a state that is a dict. `place` is for the message."""
     if isinstance(state, tuple) and len(state) == 2 and state[1] is None:
         state = state[0]
     if state is None:
         return
     if not isinstance(state, dict):
-        raise UnsupportedError("data.pkl: an object whose state is not a dict")
+        raise UnsupportedFormatError(f"{place}: an object whose state is not a dict")
     target.__dict__.update(state)
 
 
-def _numpy_scalar(dtype: str, data: bytes) -> Any:
+def _numpy_scalar(dtype: str, data: bytes, place: str = "data.pkl") -> Any:
     import numpy as np
 
     kind = np.dtype(dtype)
-    if (
-        kind.kind not in "biufcSU"
-    ):  # the name says all of these; it does not say the unit of a time or the parts of a record
-        raise UnsupportedError(f"data.pkl: a NumPy {dtype} is more than its bytes")
+    # The name says all of these; it does not say the unit of a time or the parts of a record.
+    if kind.kind not in "biufcSU":
+        raise UnsupportedFormatError(f"{place}: a NumPy {dtype} is more than its bytes")
     if kind.itemsize != len(data):
-        raise FormatError(f"data.pkl: {len(data)} bytes are no NumPy {dtype}")
+        raise FormatError(f"{place}: {len(data)} bytes are no NumPy {dtype}")
     return np.frombuffer(data, kind)[0]
 
 

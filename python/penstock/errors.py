@@ -23,6 +23,7 @@ __all__ = [
     "TensorIndexError",
     "UnknownTensorError",
     "UnsupportedError",
+    "UnsupportedFormatError",
 ]
 
 
@@ -81,6 +82,10 @@ class OutOfMemoryError(Error, MemoryError):
 
 class UnsupportedError(Error, NotImplementedError):
     """Valid, but not something that this build, system or framework can do."""
+
+
+class UnsupportedFormatError(FormatError, UnsupportedError):
+    """A file that may be sound, but holds what penstock does not read: a class, a compressed record. torch might."""
 
 
 class UnknownTensorError(Error, KeyError):

@@ -63,10 +63,7 @@ Stats read_wants(const Reader::State& state, const std::vector<FileWants>& wants
                  const LoadOptions& options, bool verify) {
   const Stopwatch watch;
   Stats stats;
-  const Settings settings = decide_settings(options.io, nbytes);
-  const LandingChoice landing =
-      wants.empty() ? LandingChoice{} : choose_landing(options.landing, hot, *wants.front().file, nbytes);
-  const CachePolicy cache = options.cache == CachePolicy::kMap ? CachePolicy::kBuffered : options.cache;
+  ReadPlan plan = plan_reads(wants, nbytes, hot, options, verify);
   auto batch = std::make_shared<ReadBatch>();
   batch->populate = !hot;
   ChecksumCollector collector;
@@ -76,22 +73,21 @@ Stats read_wants(const Reader::State& state, const std::vector<FileWants>& wants
       collector.add(piece.owner, piece.offset, bytes, piece.nbytes);
     };
   }
-  for (const FileWants& file : wants) {
-    if (verify) {
+  if (verify) {
+    for (const FileWants& file : wants) {
       for (const Segment& segment : file.segments) loaded[segment.owner] = true;
     }
-    batch->tasks.push_back(plan_file(file, {cache, landing.in_place, verify}, settings.block_size));
   }
-  Crew crew(settings, host_pool(options.pool));
+  batch->tasks = std::move(plan.tasks);
+  Crew crew(plan.settings, host_pool(options.pool));
   start_reading(crew, batch);
   wait_with_progress(*batch, options.progress, nbytes, watch);
   check_unchanged(batch->tasks);
   crew.stop();
-  describe(crew, settings, stats);
+  describe(crew, plan.settings, stats);
   if (verify) check_checksums(state, collector, state.expected_checksums(), loaded);
   stats.bytes = nbytes;
-  stats.landing = stats.bytes_direct == 0 ? "copied" : landing.in_place ? "in place" : "staged";
-  stats.reason = stats.path == "buffered" ? "the bytes came from the page cache" : landing.reason;
+  describe_landing(plan, stats);
   stats.seconds = watch.seconds();
   return stats;
 }

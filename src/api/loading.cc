@@ -51,6 +51,19 @@ Selection select_tensors(const Reader::State& state, const std::function<bool(co
   return selection;
 }
 
+std::vector<ByteRange> wanted_ranges(const Reader::State& state, const Selection& selection) {
+  std::vector<ByteRange> ranges(state.files.size());
+  const auto widen = [&ranges](std::uint32_t file, ByteRange wanted) {
+    if (wanted.size() == 0) return;
+    ByteRange& range = ranges[file];
+    range =
+        range.size() == 0 ? wanted : ByteRange{std::min(range.begin, wanted.begin), std::max(range.end, wanted.end)};
+  };
+  for (const FileSelection& file : selection.files) widen(file.tensors.front()->file, file.hull());
+  for (const TensorInfo* view : selection.views) widen(view->file, {view->offset, view->offset + view->extent()});
+  return ranges;
+}
+
 Landed take_memory(const FileSelection& selection, std::optional<DType> dtype, HostPool& pool) {
   Landed landed;
   landed.placement = place_tensors(selection.tensors, dtype);
@@ -86,6 +99,28 @@ LandingChoice choose_landing(Landing asked, bool memory_is_hot, const File& file
   return {true, "the destination is memory that was used before, so bytes land in place"};
 }
 
+ReadPlan plan_reads(const std::vector<FileWants>& wants, std::uint64_t nbytes, bool hot, const LoadOptions& options,
+                    bool verify) {
+  ReadPlan plan;
+  plan.settings = decide_settings(options.io, nbytes);
+  if (wants.empty()) return plan;
+  plan.landing = choose_landing(options.landing, hot, *wants.front().file, nbytes);
+  const CachePolicy cache = options.cache == CachePolicy::kMap ? CachePolicy::kBuffered : options.cache;
+  const ReadPolicy policy{cache, plan.landing.in_place, verify};
+  for (const FileWants& file : wants) plan.tasks.push_back(plan_file(file, policy, plan.settings.block_size));
+  const auto is_refused = [](const ReadTask& task) { return !task.drop_behind.empty(); };
+  plan.buffered_because = cache == CachePolicy::kBuffered ? "reads through the page cache were asked for"
+                          : std::any_of(plan.tasks.begin(), plan.tasks.end(), is_refused)
+                              ? "direct I/O is refused here, so bytes pass through the page cache and leave it again"
+                              : "the bytes came from the page cache";
+  return plan;
+}
+
+void describe_landing(const ReadPlan& plan, Stats& stats) {
+  stats.landing = stats.bytes_direct == 0 ? "copied" : plan.landing.in_place ? "in place" : "staged";
+  stats.reason = stats.path == "buffered" ? plan.buffered_because : plan.landing.reason;
+}
+
 void check_checksums(const Reader::State& state, ChecksumCollector& collector,
                      const std::vector<std::optional<std::uint32_t>>& expected, const std::vector<bool>& loaded) {
   const std::vector<std::uint32_t> found = collector.finish(expected.size());
@@ -100,17 +135,12 @@ void check_checksums(const Reader::State& state, ChecksumCollector& collector,
 LoadResult load_selection(const Reader::State& state, const Selection& selection, const LoadOptions& options) {
   const Stopwatch watch;
   const auto pool = host_pool(options.pool);
-  const Settings settings = decide_settings(options.io, selection.nbytes);
   std::vector<Landed> landed;
   bool hot = !selection.files.empty();
   for (const FileSelection& file : selection.files) {
     landed.push_back(take_memory(file, options.dtype, *pool));
     hot = hot && landed.back().arena->reused;
   }
-  const LandingChoice landing =
-      selection.files.empty() ? LandingChoice{}
-                              : choose_landing(options.landing, hot, *selection.files.front().file, selection.nbytes);
-
   LoadResult result;
   auto batch = std::make_shared<ReadBatch>();
   batch->populate = !hot;
@@ -123,27 +153,28 @@ LoadResult load_selection(const Reader::State& state, const Selection& selection
       collector.add(piece.owner, piece.offset, bytes, piece.nbytes);
     };
   }
-  const ReadPolicy policy{options.cache, landing.in_place, options.verify};
+  std::vector<FileWants> wants;
   for (std::size_t i = 0; i < landed.size(); ++i) {
-    FileWants wants{selection.files[i].file, landed[i].placement.segments};
-    for (Segment& segment : wants.segments) {
+    wants.push_back({selection.files[i].file, landed[i].placement.segments});
+    for (Segment& segment : wants.back().segments) {
       const auto number = static_cast<std::size_t>(selection.files[i].tensors[segment.owner] - state.tensors.data());
       segment.owner = static_cast<std::uint32_t>(number);
       if (options.verify) loaded[number] = true;
     }
-    batch->tasks.push_back(plan_file(wants, policy, settings.block_size));
     batch->memory.push_back(landed[i].arena);
     count_tensors(landed[i], result.stats);
   }
+  ReadPlan plan = plan_reads(wants, selection.nbytes, hot, options, options.verify);
+  batch->tasks = std::move(plan.tasks);
 
   {
-    Crew crew(settings, pool);
+    Crew crew(plan.settings, pool);
     start_reading(crew, batch);
     wait_with_progress(*batch, options.progress, selection.nbytes, watch);
     check_unchanged(batch->tasks);
     // The crew's threads have counted everything once they are gone.
     crew.stop();
-    describe(crew, settings, result.stats);
+    describe(crew, plan.settings, result.stats);
   }
   if (options.verify) check_checksums(state, collector, expected, loaded);
 
@@ -155,8 +186,7 @@ LoadResult load_selection(const Reader::State& state, const Selection& selection
     }
   }
   result.stats.bytes = selection.nbytes;
-  result.stats.landing = result.stats.bytes_direct == 0 ? "copied" : landing.in_place ? "in place" : "staged";
-  result.stats.reason = result.stats.path == "buffered" ? "the bytes came from the page cache" : landing.reason;
+  describe_landing(plan, result.stats);
   result.stats.seconds = watch.seconds();
   return result;
 }

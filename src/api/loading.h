@@ -33,13 +33,21 @@ struct Selection {
   std::vector<const TensorInfo*> views;  // tensors whose elements are apart in their file; not in `files`
 };
 
+// Per file of the reader, the bytes from the first one that is wanted to the last, views included.
+std::vector<ByteRange> wanted_ranges(const Reader::State& state, const Selection& selection);
+
 Selection select_tensors(const Reader::State& state, const std::function<bool(const TensorInfo&)>& wanted);
 
-// True when LoadOptions asks for a mapping, or leaves the choice and everything wanted is in the page cache of a local
-// filesystem.
-bool should_map(const Selection& selection, const LoadOptions& options);
+// Whether to map what is wanted, and why (or why not): when LoadOptions asks for it, or leaves the choice and
+// everything wanted is in the page cache of a local filesystem.
+struct MapChoice {
+  bool map = false;
+  std::string reason;
+};
+MapChoice choose_mapping(const Selection& selection, const LoadOptions& options);
 
-LoadResult map_selection(const Reader::State& state, const Selection& selection, const LoadOptions& options);
+// `reason` goes to the statistics.
+LoadResult map_selection(const Selection& selection, const LoadOptions& options, std::string reason);
 LoadResult load_selection(const Reader::State& state, const Selection& selection, const LoadOptions& options);
 
 // One file's tensors with memory to land in.
@@ -59,6 +67,22 @@ struct LandingChoice {
   std::string reason;
 };
 LandingChoice choose_landing(Landing asked, bool memory_is_hot, const File& file, std::uint64_t nbytes);
+
+// All that is decided before the first byte moves.
+struct ReadPlan {
+  Settings settings;
+  LandingChoice landing;
+  std::vector<ReadTask> tasks;        // one per file
+  const char* buffered_because = "";  // why bytes go through the page cache, where they do
+};
+
+// Decides how `wants` (`nbytes` in all) are read. `hot`: the memory that their segments name was touched before. With
+// `verify`, blocks keep the segments apart.
+ReadPlan plan_reads(const std::vector<FileWants>& wants, std::uint64_t nbytes, bool hot, const LoadOptions& options,
+                    bool verify);
+
+// Says in the statistics, which have their path already, how bytes landed and why.
+void describe_landing(const ReadPlan& plan, Stats& stats);
 
 // Reads `wants` (`nbytes` in all) into the memory their segments name, and says how in the statistics. `hot`: that
 // memory was touched before. With `verify`, segments are whole tensors and their checksums are checked.

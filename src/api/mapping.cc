@@ -75,26 +75,31 @@ void move_misaligned(const FileSelection& selected, std::span<Tensor> tensors, H
 
 }  // namespace
 
-bool should_map(const Selection& selection, const LoadOptions& options) {
+MapChoice choose_mapping(const Selection& selection, const LoadOptions& options) {
   if (options.cache == CachePolicy::kMap) {
     if (options.dtype || options.verify) {
       throw_argument("cache policy mmap: a mapping can be neither converted (dtype) nor verified");
     }
-    return true;
+    return {true, "a mapping was asked for"};
   }
-  if (options.cache != CachePolicy::kAuto || options.dtype || options.verify || selection.nbytes == 0) return false;
-  if (decide_landing(options.landing) != Landing::kAuto) return false;
+  if (options.cache != CachePolicy::kAuto) return {false, "the cache policy asks for reads"};
+  if (options.dtype || options.verify) return {false, "what is converted or verified has to be read"};
+  if (decide_landing(options.landing) != Landing::kAuto) return {false, "a way to land was asked for"};
+  if (selection.nbytes == 0) return {false, "there is nothing to map"};
   for (const FileSelection& selected : selection.files) {
     const File& file = *selected.file;
     const ByteRange hull = selected.hull();
     // Tensors that would have to be moved anyway are better read together.
-    if (std::any_of(selected.tensors.begin(), selected.tensors.end(), is_misaligned)) return false;
-    if (!is_mostly_resident(file, hull) || !file.on_local_filesystem()) return false;
+    if (std::any_of(selected.tensors.begin(), selected.tensors.end(), is_misaligned)) {
+      return {false, "some tensors are misaligned in the file and have to be moved"};
+    }
+    if (!is_mostly_resident(file, hull)) return {false, "the page cache doesn't hold everything"};
+    if (!file.on_local_filesystem()) return {false, "the filesystem is not known to be local"};
   }
-  return true;
+  return {true, "the page cache holds everything, so it is mapped and not copied"};
 }
 
-LoadResult map_selection(const Reader::State&, const Selection& selection, const LoadOptions& options) {
+LoadResult map_selection(const Selection& selection, const LoadOptions& options, std::string reason) {
   const Stopwatch watch;
   LoadResult result;
   result.tensors.reserve(selection.count);
@@ -120,9 +125,7 @@ LoadResult map_selection(const Reader::State&, const Selection& selection, const
   result.stats.path = "mapped";
   result.stats.landing = "mapped";
   result.stats.backend = "inline";
-  result.stats.reason = options.cache == CachePolicy::kMap
-                            ? "a mapping was asked for"
-                            : "the page cache holds everything, so it is mapped and not copied";
+  result.stats.reason = std::move(reason);
   result.stats.seconds = watch.seconds();
   if (options.progress && !options.progress({selection.nbytes, selection.nbytes, result.stats.seconds})) {
     throw Error(ErrorKind::kCancelled, "cancelled");

@@ -40,17 +40,17 @@ Reader ReaderAccess::make(std::shared_ptr<const Reader::State> state) {
 LoadResult Reader::load(const LoadOptions& options) const {
   if (options.verify) require_intact_records(*state_, options.io);
   const Selection selection = select_tensors(*state_, options.select);
-  LoadResult result = should_map(selection, options) ? map_selection(*state_, selection, options)
-                                                     : load_selection(*state_, selection, options);
+  MapChoice mapping = choose_mapping(selection, options);
+  LoadResult result = mapping.map ? map_selection(selection, options, std::move(mapping.reason))
+                                  : load_selection(*state_, selection, options);
   add_views(*state_, selection, options, result);
   return result;
 }
 
 std::uint64_t Reader::resident_bytes() const {
   std::uint64_t bytes = 0;
-  for (const FileSelection& selected : select_tensors(*state_, {}).files) {
-    bytes += selected.file->resident_bytes(selected.hull());
-  }
+  const std::vector<ByteRange> ranges = wanted_ranges(*state_, select_tensors(*state_, {}));
+  for (std::size_t i = 0; i < ranges.size(); ++i) bytes += state_->files[i]->resident_bytes(ranges[i]);
   return bytes;
 }
 

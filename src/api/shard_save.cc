@@ -109,6 +109,7 @@ EncodeOptions encode_options(const Shard& shard, const SaveOptions& save) {
   options.torch.folder = torch_folder(shard.path);
   options.torch.checksums = save.torch.checksums;
   options.torch.pickle = save.torch.pickle;
+  options.torch.around_pickle = save.torch.around_pickle;
   options.torch.alignment = save.torch.alignment;
   if (save.torch.pickle) {
     for (const TensorSpec& spec : shard.specs) options.torch.keys.push_back(spec.name);
@@ -370,6 +371,7 @@ void ShardSave::encode() {
     return route_.direct && route_.straight ? choose_placement(shard_, offsets, std::max(route_.memory_alignment, 8u))
                                             : safetensors::Placement{};
   };
+  options.safetensors_empty_metadata = options_.empty_metadata;
   options.checksums = checksums_;
   layout_ = encode_layout(options_.format, shard_.specs, shard_.metadata, options);
 }

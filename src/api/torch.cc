@@ -49,6 +49,10 @@ TorchValue TorchCheckpoint::value(std::uint32_t number) const {
   return torch::resolve(*state_->checkpoint.tree, number, state_->file->path());
 }
 
+std::string TorchCheckpoint::place(std::uint32_t number) const {
+  return state_->file->path() + ": " + state_->checkpoint.tree->graph().place(number);
+}
+
 Reader TorchCheckpoint::open_storages() const {
   auto reader = std::make_shared<Reader::State>();
   Layout layout = torch::make_storage_layout(*state_->checkpoint.tree, state_->checkpoint.storage_offsets,

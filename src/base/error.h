@@ -26,6 +26,13 @@ template <typename... Args>
   throw Error(ErrorKind::kFormat, fmt::format("{}: {}", path, fmt::format(message, std::forward<Args>(args)...)));
 }
 
+// Throws Error(kUnsupportedFormat): "PATH: MESSAGE".
+template <typename... Args>
+[[noreturn]] void throw_unsupported(std::string_view path, fmt::format_string<Args...> message, Args&&... args) {
+  throw Error(ErrorKind::kUnsupportedFormat,
+              fmt::format("{}: {}", path, fmt::format(message, std::forward<Args>(args)...)));
+}
+
 // Throws Error(kArgument) with the message alone.
 template <typename... Args>
 [[noreturn]] void throw_argument(fmt::format_string<Args...> message, Args&&... args) {

@@ -21,7 +21,7 @@ struct Format {
 };
 
 FilePlan encode_safetensors(std::span<const TensorSpec> specs, const Metadata& metadata, const EncodeOptions& options) {
-  return safetensors::encode(specs, metadata, options.safetensors_placement);
+  return safetensors::encode(specs, metadata, options.safetensors_placement, options.safetensors_empty_metadata);
 }
 
 FilePlan encode_flashpack(std::span<const TensorSpec> specs, const Metadata& metadata, const EncodeOptions& options) {

@@ -24,6 +24,7 @@ std::string format_for_save(std::string_view requested, std::string_view path);
 // What each format lets a writer choose.
 struct EncodeOptions {
   safetensors::PlacementFunction safetensors_placement;
+  bool safetensors_empty_metadata = false;
   flashpack::Options flashpack;
   torch::EncodeOptions torch;
   std::span<const std::uint32_t> checksums;  // of the specs, for a format that has them in its structure

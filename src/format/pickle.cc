@@ -5,100 +5,19 @@
 
 #include "base/error.h"
 #include "base/json.h"
+#include "format/pickle_opcodes.h"
 
 namespace penstock::pickle {
 namespace {
-
-// What data needs of Python's opcodes.
-enum Opcode : std::uint8_t {
-  kMark = '(',
-  kStop = '.',
-  kPop = '0',
-  kPopMark = '1',
-  kDuplicate = '2',
-  kBinInt = 'J',
-  kBinInt1 = 'K',
-  kBinInt2 = 'M',
-  kNoneValue = 'N',
-  kBinPersistentId = 'Q',
-  kReduce = 'R',
-  kBinString = 'T',
-  kShortBinString = 'U',
-  kBinUnicode = 'X',
-  kAppend = 'a',
-  kBuild = 'b',
-  kGlobalName = 'c',
-  kAppends = 'e',
-  kBinGet = 'h',
-  kLongBinGet = 'j',
-  kBinPut = 'q',
-  kLongBinPut = 'r',
-  kSetItem = 's',
-  kTupleOfMark = 't',
-  kSetItems = 'u',
-  kBinFloat = 'G',
-  kEmptyTuple = ')',
-  kEmptyList = ']',
-  kEmptyDict = '}',
-  kBinBytes = 'B',
-  kShortBinBytes = 'C',
-  kProtocol = 0x80,
-  kNewObject = 0x81,
-  kTuple1 = 0x85,
-  kTuple2 = 0x86,
-  kTuple3 = 0x87,
-  kNewTrue = 0x88,
-  kNewFalse = 0x89,
-  kLong1 = 0x8a,
-  kLong4 = 0x8b,
-  kShortBinUnicode = 0x8c,
-  kBinUnicode8 = 0x8d,
-  kBinBytes8 = 0x8e,
-  kEmptySet = 0x8f,
-  kAddItems = 0x90,
-  kFrozenSetOfMark = 0x91,
-  kStackGlobal = 0x93,
-  kMemoize = 0x94,
-  kFrame = 0x95,
-  kByteArray8 = 0x96,
-};
-
-// Refused with what they would do.
-const char* describe_opcode(std::uint8_t opcode) {
-  switch (opcode) {
-    case 'I':
-    case 'L':
-    case 'F':
-    case 'S':
-    case 'V':
-    case 'g':
-    case 'p':
-    case 'd':
-    case 'l':
-    case 'P':
-      return "an opcode of protocol 0 or 1";
-    case 'i':
-    case 'o':
-      return "an opcode that makes an instance";
-    case 0x82:
-    case 0x83:
-    case 0x84:
-      return "an opcode of the extension registry";
-    case 0x92:
-      return "an opcode that makes an object with keywords";
-    case 0x97:
-    case 0x98:
-      return "an opcode for buffers outside of the pickle";
-    default:
-      return "no opcode";
-  }
-}
 
 struct EndOfText {};
 
 class Machine {
  public:
-  Machine(std::string_view text, const Options& options) : text_(text), options_(options) {}
+  Machine(std::string_view text, const Options& options) : text_(text), options_(options) {
+    graph_.what = options.what;
+    graph_.offset = options.offset;
+  }
 
   Graph run() {
     while (!stopped_) step();
@@ -113,6 +32,13 @@ class Machine {
   [[noreturn]] void fail(fmt::format_string<Args...> message, Args&&... args) const {
     throw_format(options_.path, "{}: byte {}: {}", options_.what, options_.offset + opcode_at_,
                  fmt::format(message, std::forward<Args>(args)...));
+  }
+
+  // For what may be sound, and makes sense to a program that executes pickles.
+  template <typename... Args>
+  [[noreturn]] void fail_unsupported(fmt::format_string<Args...> message, Args&&... args) const {
+    throw_unsupported(options_.path, "{}: byte {}: {}", options_.what, options_.offset + opcode_at_,
+                      fmt::format(message, std::forward<Args>(args)...));
   }
 
   // --- the text ---
@@ -143,6 +69,7 @@ class Machine {
 
   NodeId add(Node node) {
     if (graph_.nodes.size() >= options_.most_values) fail("more than {} values", options_.most_values);
+    node.at = static_cast<std::uint32_t>(opcode_at_);
     graph_.nodes.push_back(node);
     return static_cast<NodeId>(graph_.nodes.size() - 1);
   }
@@ -158,11 +85,26 @@ class Machine {
   void push(NodeId id) { stack_.push_back(id); }
 
   void push_text(Kind kind, std::string_view text) {
-    if (kind == Kind::kString && find_invalid_utf8(text)) fail("a string is not valid UTF-8");
     Node node;
     node.kind = kind;
     node.text = text;
     push(add(node));
+  }
+
+  void push_string(std::string_view text) {
+    if (const auto bad = find_invalid_utf8(text)) {
+      // Python writes half of a surrogate pair like any other character.
+      const bool surrogate = text[*bad] == '\xed' && *bad + 1 < text.size() && (text[*bad + 1] & 0xE0) == 0xA0;
+      if (surrogate) fail_unsupported("a string has half of a surrogate pair, which is not valid UTF-8");
+      fail("a string is not valid UTF-8");
+    }
+    push_text(Kind::kString, text);
+  }
+
+  // What Python 2 called a string: bytes, whose encoding the reader must know.
+  void push_old_string(std::string_view text) {
+    if (find_invalid_utf8(text)) fail_unsupported("a string of Python 2 is not valid UTF-8");
+    push_text(Kind::kString, text);
   }
 
   void push_integer(Kind kind, std::int64_t value) {
@@ -203,7 +145,9 @@ class Machine {
     opcode_at_ = at_;
     const auto opcode = take_number<std::uint8_t>();
     if (!step_text(opcode) && !step_container(opcode) && !step_memo(opcode) && !step_call(opcode)) {
-      fail("{} (0x{:02x}), which data does not need", describe_opcode(opcode), opcode);
+      const char* const purpose = describe_unneeded(opcode);
+      if (purpose == nullptr) fail("0x{:02x} is no opcode", opcode);
+      fail_unsupported("{} (0x{:02x}), which data does not need", purpose, opcode);
     }
   }
 
@@ -211,7 +155,7 @@ class Machine {
     switch (opcode) {
       case kProtocol:
         if (const auto version = take_number<std::uint8_t>(); version < 2 || version > 5) {
-          fail("protocol {}, expected 2 to 5", version);
+          fail_unsupported("protocol {}, expected 2 to 5", version);
         }
         return true;
       case kFrame:
@@ -243,17 +187,19 @@ class Machine {
         push_float();
         return true;
       case kShortBinUnicode:
-        push_text(Kind::kString, take(take_number<std::uint8_t>()));
-        return true;
-      case kShortBinString:
-        push_text(Kind::kString, take(take_number<std::uint8_t>()));
+        push_string(take(take_number<std::uint8_t>()));
         return true;
       case kBinUnicode:
-      case kBinString:
-        push_text(Kind::kString, take(take_number<std::uint32_t>()));
+        push_string(take(take_number<std::uint32_t>()));
         return true;
       case kBinUnicode8:
-        push_text(Kind::kString, take(take_number<std::uint64_t>()));
+        push_string(take(take_number<std::uint64_t>()));
+        return true;
+      case kShortBinString:
+        push_old_string(take(take_number<std::uint8_t>()));
+        return true;
+      case kBinString:
+        push_old_string(take(take_number<std::uint32_t>()));
         return true;
       case kShortBinBytes:
         push_text(Kind::kBytes, take(take_number<std::uint8_t>()));
@@ -378,7 +324,7 @@ class Machine {
       case kNewObject: {
         const NodeId arguments = pop();
         const NodeId callee = pop();
-        if (graph_.kind(callee) != Kind::kGlobal) fail("a call of what is not a global");
+        if (graph_.kind(callee) != Kind::kGlobal) fail_unsupported("a call of what is not a global");
         if (graph_.kind(arguments) != Kind::kTuple) fail("a call whose arguments are not a tuple");
         push(add_container(Kind::kCall, {callee, arguments}));
         return true;
@@ -461,8 +407,8 @@ class Machine {
   void push_global(std::string_view module, std::string_view name) {
     std::string global = fmt::format("{} {}", module, name);
     if (!options_.allows(global)) {
-      fail("the global {} is not one that a checkpoint's data needs; it was not imported",
-           in_quotes(fmt::format("{}.{}", module, name)));
+      fail_unsupported("the global {} is not one that a checkpoint's data needs; it was not imported",
+                       in_quotes(fmt::format("{}.{}", module, name)));
     }
     graph_.names.push_back(std::move(global));
     Node node;
@@ -483,6 +429,10 @@ class Machine {
 };
 
 }  // namespace
+
+std::string Graph::place(NodeId id) const {
+  return fmt::format("{}: byte {}", what, offset + nodes[id].at);
+}
 
 Graph parse(std::string_view text, const Options& options, bool* needs_more) {
   Machine machine(text, options);

@@ -48,6 +48,7 @@ enum class Kind : std::uint8_t {
 struct Node {
   Kind kind = Kind::kNone;
   std::uint32_t contents = 0;  // containers and calls: index into Graph::contents
+  std::uint32_t at = 0;        // the byte of the pickle where its opcode stands
   std::int64_t integer = 0;    // also kBool
   double number = 0;           // kFloat
   std::string_view text;       // kString, kBytes, kByteArray, kBigInteger, kGlobal
@@ -76,6 +77,11 @@ class Graph {
     return kind(id) == Kind::kCall && kind(items(id)[0]) == Kind::kGlobal && text(items(id)[0]) == global;
   }
 
+  // Where a node stands, for messages: "data.pkl: byte 17".
+  std::string place(NodeId id) const;
+
+  std::string_view what;  // as in the options
+  std::uint64_t offset = 0;
   std::vector<Node> nodes;
   std::vector<Contents> contents;
   std::deque<std::string> names;  // of globals
@@ -83,7 +89,7 @@ class Graph {
 
 struct Options {
   std::string_view path;     // for messages
-  std::string_view what;     // "data.pkl"; messages say "PATH: data.pkl: byte 17: ..."
+  std::string_view what;     // "data.pkl"; messages say "PATH: data.pkl: byte 17: ..."; outlives the graph
   std::uint64_t offset = 0;  // of the text in what the messages count in
   // Whether "module name" may appear.
   std::function<bool(std::string_view global)> allows;
@@ -91,8 +97,8 @@ struct Options {
   std::size_t most_values = std::size_t{1} << 24;
 };
 
-// Throws Error(kFormat). With `needs_more`, text that ends before STOP sets it and returns an empty graph instead: the
-// caller has only read a part of the file yet.
+// Throws Error(kFormat), or kUnsupportedFormat for what Python could make sense of. With `needs_more`, text that ends
+// before STOP sets it and returns an empty graph instead: the caller has only read a part of the file yet.
 Graph parse(std::string_view text, const Options& options, bool* needs_more = nullptr);
 
 }  // namespace penstock::pickle

@@ -19,6 +19,7 @@ using test::p_integer;
 using test::p_string;
 using test::p_tuple;
 using test::p_whole;
+using test::unsupported_error;
 
 pickle::Options options() {
   pickle::Options options{"f", "data.pkl"};
@@ -32,6 +33,11 @@ Graph parse(const std::string& text) {
 
 std::string refusal(const std::string& body) {
   return format_error([&] { parse(p_whole(body)); });
+}
+
+// The same for what Python could make sense of.
+std::string unsupported(const std::string& body) {
+  return unsupported_error([&] { parse(p_whole(body)); });
 }
 
 // The pickle's only value, which is a list or tuple.
@@ -98,28 +104,28 @@ TEST(PickleTest, a_call_says_what_would_have_been_called) {
 
 TEST(PickleTest, gadgets_are_refused_by_name_and_place) {
   const std::string why = " is not one that a checkpoint's data needs; it was not imported";
-  EXPECT_EQ(refusal(p_global("os", "system") + p_string("true") + "\x85R"),
+  EXPECT_EQ(unsupported(p_global("os", "system") + p_string("true") + "\x85R"),
             "f: data.pkl: byte 2: the global \"os.system\"" + why);
-  EXPECT_EQ(refusal("]" + p_global("builtins", "eval")), "f: data.pkl: byte 3: the global \"builtins.eval\"" + why);
-  EXPECT_EQ(refusal(p_global("builtins", "getattr")), "f: data.pkl: byte 2: the global \"builtins.getattr\"" + why);
-  EXPECT_EQ(refusal(p_string("posix") + p_string("system") + "\x93"),
+  EXPECT_EQ(unsupported("]" + p_global("builtins", "eval")), "f: data.pkl: byte 3: the global \"builtins.eval\"" + why);
+  EXPECT_EQ(unsupported(p_global("builtins", "getattr")), "f: data.pkl: byte 2: the global \"builtins.getattr\"" + why);
+  EXPECT_EQ(unsupported(p_string("posix") + p_string("system") + "\x93"),
             "f: data.pkl: byte 23: the global \"posix.system\"" + why);
-  EXPECT_EQ(refusal(p_global("collections", "OrderedDict.__class__")),
+  EXPECT_EQ(unsupported(p_global("collections", "OrderedDict.__class__")),
             "f: data.pkl: byte 2: the global \"collections.OrderedDict.__class__\"" + why);
-  EXPECT_EQ(refusal(p_global("a\x01\x1b[31m", "b")), "f: data.pkl: byte 2: the global \"a\\x01\\x1b[31m.b\"" + why);
+  EXPECT_EQ(unsupported(p_global("a\x01\x1b[31m", "b")), "f: data.pkl: byte 2: the global \"a\\x01\\x1b[31m.b\"" + why);
 }
 
 TEST(PickleTest, a_long_name_is_cut_in_the_message) {
-  EXPECT_LT(refusal(p_global(std::string(1'000'000, 'm'), "n")).size(), 1000u);
+  EXPECT_LT(unsupported(p_global(std::string(1'000'000, 'm'), "n")).size(), 1000u);
 }
 
 TEST(PickleTest, chains_of_calls_are_refused) {
   const std::string made = p_global("collections", "OrderedDict") + ")R";
-  EXPECT_EQ(refusal(made + ")R"), "f: data.pkl: byte 30: a call of what is not a global");
-  EXPECT_EQ(refusal(p_string("os.system") + ")R"), "f: data.pkl: byte 17: a call of what is not a global");
+  EXPECT_EQ(unsupported(made + ")R"), "f: data.pkl: byte 30: a call of what is not a global");
+  EXPECT_EQ(unsupported(p_string("os.system") + ")R"), "f: data.pkl: byte 17: a call of what is not a global");
   EXPECT_EQ(refusal(p_global("collections", "OrderedDict") + "]R"),
             "f: data.pkl: byte 28: a call whose arguments are not a tuple");
-  EXPECT_EQ(refusal(made + ")\x81"), "f: data.pkl: byte 30: a call of what is not a global");
+  EXPECT_EQ(unsupported(made + ")\x81"), "f: data.pkl: byte 30: a call of what is not a global");
 }
 
 TEST(PickleTest, a_state_is_for_objects_only) {
@@ -132,19 +138,19 @@ TEST(PickleTest, a_state_is_for_objects_only) {
 TEST(PickleTest, opcodes_that_data_does_not_need_are_refused_by_what_they_do) {
   const std::string tail = ", which data does not need";
   for (const char opcode : "ILFSVgpdlP"s) {
-    EXPECT_EQ(refusal(std::string(1, opcode) + "0\n"),
+    EXPECT_EQ(unsupported(std::string(1, opcode) + "0\n"),
               fmt::format("f: data.pkl: byte 2: an opcode of protocol 0 or 1 (0x{:02x}){}", opcode, tail));
   }
-  EXPECT_EQ(refusal("(i"
-                    "os\nsystem\n"),
+  EXPECT_EQ(unsupported("(i"
+                        "os\nsystem\n"),
             "f: data.pkl: byte 3: an opcode that makes an instance (0x69)" + tail);
-  EXPECT_EQ(refusal("(o"), "f: data.pkl: byte 3: an opcode that makes an instance (0x6f)" + tail);
-  EXPECT_EQ(refusal("\x82\x01"), "f: data.pkl: byte 2: an opcode of the extension registry (0x82)" + tail);
-  EXPECT_EQ(refusal("\x92"), "f: data.pkl: byte 2: an opcode that makes an object with keywords (0x92)" + tail);
-  EXPECT_EQ(refusal("\x97"), "f: data.pkl: byte 2: an opcode for buffers outside of the pickle (0x97)" + tail);
-  EXPECT_EQ(refusal("\xff"), "f: data.pkl: byte 2: no opcode (0xff)" + tail);
-  EXPECT_EQ(format_error([] { parse("\x80\x01N."); }), "f: data.pkl: byte 0: protocol 1, expected 2 to 5");
-  EXPECT_EQ(format_error([] { parse("\x80\x06N."); }), "f: data.pkl: byte 0: protocol 6, expected 2 to 5");
+  EXPECT_EQ(unsupported("(o"), "f: data.pkl: byte 3: an opcode that makes an instance (0x6f)" + tail);
+  EXPECT_EQ(unsupported("\x82\x01"), "f: data.pkl: byte 2: an opcode of the extension registry (0x82)" + tail);
+  EXPECT_EQ(unsupported("\x92"), "f: data.pkl: byte 2: an opcode that makes an object with keywords (0x92)" + tail);
+  EXPECT_EQ(unsupported("\x97"), "f: data.pkl: byte 2: an opcode for buffers outside of the pickle (0x97)" + tail);
+  EXPECT_EQ(refusal("\xff"), "f: data.pkl: byte 2: 0xff is no opcode");
+  EXPECT_EQ(unsupported_error([] { parse("\x80\x01N."); }), "f: data.pkl: byte 0: protocol 1, expected 2 to 5");
+  EXPECT_EQ(unsupported_error([] { parse("\x80\x06N."); }), "f: data.pkl: byte 0: protocol 6, expected 2 to 5");
 }
 
 TEST(PickleTest, lengths_beyond_the_text_are_refused_before_they_are_believed) {
@@ -206,7 +212,11 @@ TEST(PickleTest, contents_are_for_containers_only) {
 
 TEST(PickleTest, text_that_is_not_utf8_is_refused) {
   EXPECT_EQ(refusal(p_string("\xff")), "f: data.pkl: byte 2: a string is not valid UTF-8");
-  EXPECT_EQ(refusal(p_string("\xed\xa0\x80")), "f: data.pkl: byte 2: a string is not valid UTF-8");
+  EXPECT_EQ(refusal(p_string("\xed\x9f")), "f: data.pkl: byte 2: a string is not valid UTF-8");
+  EXPECT_EQ(refusal(p_string("\xed")), "f: data.pkl: byte 2: a string is not valid UTF-8");
+  EXPECT_EQ(unsupported(p_string("ab\xed\xa0\x80")),
+            "f: data.pkl: byte 2: a string has half of a surrogate pair, which is not valid UTF-8");
+  EXPECT_EQ(unsupported("U\x01\xff"), "f: data.pkl: byte 2: a string of Python 2 is not valid UTF-8");
 }
 
 TEST(PickleTest, nesting_takes_no_stack) {
@@ -227,6 +237,16 @@ TEST(PickleTest, a_list_may_contain_itself) {
       "a"s);
   const Graph graph = parse(text);
   EXPECT_EQ(graph.items(graph.root)[0], graph.root);
+}
+
+TEST(PickleTest, every_value_knows_where_it_stands) {
+  const std::string text = p_whole(p_tuple({"N"s, p_string("abc"), "]"s}));
+  const Graph graph = parse(text);
+  const auto items = graph.items(graph.root);
+  EXPECT_EQ(graph.place(items[0]), "data.pkl: byte 3");
+  EXPECT_EQ(graph.place(items[1]), "data.pkl: byte 4");
+  EXPECT_EQ(graph.place(items[2]), "data.pkl: byte 12");
+  EXPECT_EQ(graph.place(graph.root), "data.pkl: byte 13");
 }
 
 TEST(PickleTest, values_without_end_are_refused) {

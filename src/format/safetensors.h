@@ -35,8 +35,9 @@ struct Placement {
 //
 // `choose` is asked for the placement once the order is known, with the data-relative offset of each spec; without it
 // the default is used. Encoding again with metadata values of the same lengths (checksums, once they are known) gives a
-// prefix of the same length.
+// prefix of the same length. `empty_metadata`: where there is no metadata, an empty object says so.
 using PlacementFunction = std::function<Placement(std::span<const std::uint64_t> relative_offsets)>;
-FilePlan encode(std::span<const TensorSpec> specs, const Metadata& metadata, const PlacementFunction& choose = {});
+FilePlan encode(std::span<const TensorSpec> specs, const Metadata& metadata, const PlacementFunction& choose = {},
+                bool empty_metadata = false);
 
 }  // namespace penstock::safetensors

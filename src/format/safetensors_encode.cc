@@ -109,11 +109,11 @@ void append_tensor(std::string& json, const TensorSpec& spec, std::uint64_t begi
 }
 
 std::string make_json(std::span<const TensorSpec> specs, const Metadata& metadata, std::span<const std::uint32_t> order,
-                      std::span<const std::uint64_t> offsets) {
+                      std::span<const std::uint64_t> offsets, bool empty_metadata) {
   std::string json;
   json.reserve(specs.size() * 128);
   json += '{';
-  if (!metadata.empty()) append_metadata(json, metadata);
+  if (empty_metadata || !metadata.empty()) append_metadata(json, metadata);
   for (const std::uint32_t i : order) {
     if (json.size() > 1) json += ',';
     append_tensor(json, specs[i], offsets[i]);
@@ -144,7 +144,8 @@ std::vector<std::byte> make_prefix(std::string_view json, std::uint64_t header_l
 
 }  // namespace
 
-FilePlan encode(std::span<const TensorSpec> specs, const Metadata& metadata, const PlacementFunction& choose) {
+FilePlan encode(std::span<const TensorSpec> specs, const Metadata& metadata, const PlacementFunction& choose,
+                bool empty_metadata) {
   check_specs(specs);
   FilePlan plan;
   plan.order = order_of(specs);
@@ -153,7 +154,7 @@ FilePlan encode(std::span<const TensorSpec> specs, const Metadata& metadata, con
   const std::uint64_t data_size = place(specs, plan.order, plan.offsets);
   const Placement placement = choose ? choose(plan.offsets) : Placement{};
 
-  const std::string json = make_json(specs, metadata, plan.order, plan.offsets);
+  const std::string json = make_json(specs, metadata, plan.order, plan.offsets, empty_metadata);
   plan.prefix = make_prefix(json, padded_length(json.size(), placement));
   for (std::uint64_t& offset : plan.offsets) offset += plan.prefix.size();
   const auto file_size = checked_add(plan.prefix.size(), data_size);

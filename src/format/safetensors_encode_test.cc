@@ -76,6 +76,12 @@ TEST(SafetensorsEncode, metadata_comes_first_with_sorted_keys) {
   EXPECT_EQ(header_of(plan).substr(0, 45), R"({"__metadata__":{"a":"\"2\"","z":"1"},"w":{"d)");
 }
 
+TEST(SafetensorsEncode, metadata_that_is_empty_is_written_where_that_is_asked_for) {
+  const std::vector<TensorSpec> specs = {spec("w", DType::kU8, {1})};
+  EXPECT_EQ(header_of(encode(specs, {}, {}, true)).substr(0, 24), R"({"__metadata__":{},"w":{)");
+  EXPECT_EQ(header_of(encode(specs, {})).substr(0, 6), R"({"w":{)");
+}
+
 TEST(SafetensorsEncode, metadata_alone_is_a_file) {
   const FilePlan plan = encode({}, {{"k", "v"}});
   EXPECT_EQ(header_of(plan), R"({"__metadata__":{"k":"v"}}      )");

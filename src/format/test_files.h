@@ -62,6 +62,17 @@ std::string format_error(const Action& action) {
   return "no error";
 }
 
+// The same for Error(kUnsupportedFormat).
+template <typename Action>
+std::string unsupported_error(const Action& action) {
+  try {
+    action();
+  } catch (const Error& error) {
+    return error.kind() == ErrorKind::kUnsupportedFormat ? error.what() : std::string("another kind: ") + error.what();
+  }
+  return "no error";
+}
+
 // The same for Error(kArgument).
 template <typename Action>
 std::string argument_error(const Action& action) {

@@ -17,6 +17,8 @@ struct EncodeOptions {
   std::uint64_t alignment = 0;  // of a zip's records; 0: 4096 for large storages, else 64, which is what torch has
   // Legacy, with `pickle`: the keys under which the object knows the storages, in the order of the specs.
   std::vector<std::string> keys;
+  // The same: the pickles before it and behind it, the latter the sorted list of keys; nothing: those of protocol 2.
+  std::optional<std::pair<std::string, std::string>> around_pickle;
 };
 
 // A zip. `checksums`: the CRC-32 of each spec, in their order, once they are known; before, all zeros. A file with and

@@ -10,6 +10,8 @@
 #include "base/bytes.h"
 #include "format/detect.h"
 #include "format/test_files.h"
+#include "format/torch_file.h"
+#include "format/torch_legacy.h"
 
 namespace penstock {
 namespace {
@@ -125,6 +127,48 @@ TEST(TorchEncodeTest, checksums_change_nothing_but_their_values) {
   EXPECT_EQ(before.offsets, after.offsets);
   EXPECT_EQ(before.file_size, after.file_size);
   EXPECT_EQ(before.suffix.size(), after.suffix.size());
+}
+
+// The storages of a legacy file, and its pickles.
+torch::EncodeOptions options_of(const torch::LegacyHead& head, std::vector<TensorSpec>& specs) {
+  torch::EncodeOptions options;
+  options.pickle = std::string(head.object());
+  options.around_pickle.emplace(head.text->substr(0, head.object_begin), head.text->substr(head.object_end));
+  for (const torch::Storage& storage : head.tree->storages()) {
+    options.keys.push_back(storage.key);
+    specs.push_back(make_spec(storage.key, storage.dtype, {static_cast<std::int64_t>(storage.count)}));
+  }
+  return options;
+}
+
+TEST(TorchEncodeTest, legacy_files_of_other_protocols_are_those_of_torch) {
+  for (const std::string name : {"torch/tree.legacy.pt", "torch/tree_protocol_4.legacy.pt"}) {
+    const std::string golden = test::golden_file(name);
+    const MemorySource source(golden, "f");
+    std::vector<TensorSpec> specs;
+    const torch::EncodeOptions options = options_of(torch::read_legacy_head(source), specs);
+    const FilePlan plan = torch::encode_legacy(specs, options);
+    EXPECT_EQ(plan.file_size, golden.size());
+    EXPECT_EQ(text_of(plan.prefix), golden.substr(0, plan.prefix.size()));
+    EXPECT_EQ(plan.offsets, torch::read_legacy(source).storage_offsets);
+    for (const Literal& literal : plan.literals) {
+      EXPECT_EQ(text_of(literal.bytes), golden.substr(literal.offset, literal.bytes.size()));
+    }
+  }
+}
+
+TEST(TorchEncodeTest, a_list_of_other_keys_is_refused) {
+  const std::string golden = test::golden_file("torch/tree_protocol_4.legacy.pt");
+  std::vector<TensorSpec> specs;
+  torch::EncodeOptions options = options_of(torch::read_legacy_head(MemorySource(golden, "f")), specs);
+  const std::string why =
+      "the pickle behind the object's is not the sorted list of its " + std::to_string(specs.size()) + " keys";
+  for (const std::string_view list : {"\x80\x02].", "\x80\x02N.",
+                                      "\x80\x02]N"
+                                      "a."}) {
+    options.around_pickle->second = list;
+    EXPECT_EQ(argument_error([&] { torch::encode_legacy(specs, options); }), why);
+  }
 }
 
 }  // namespace

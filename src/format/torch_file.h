@@ -35,7 +35,8 @@ struct Checkpoint {
 bool looks_like_zip(const ByteSource& source);
 bool looks_like_legacy(const ByteSource& source);
 
-// Throws Error(kFormat) that names the record or the byte, and what is wrong there.
+// Throws Error(kFormat) that names the record or the byte, and what is wrong there; Error(kUnsupportedFormat) for what
+// may be sound, but is not read here: programs, classes, compressed records, other byte orders.
 Checkpoint read_zip(const ByteSource& source);
 Checkpoint read_legacy(const ByteSource& source);
 Checkpoint read_checkpoint(const ByteSource& source);

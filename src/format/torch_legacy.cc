@@ -1,11 +1,14 @@
 // Reading the legacy format: pickles back to back (a magic number, a version, what machine wrote it, the object, the
 // keys of the storages), then per key a count and the bytes.
+#include "format/torch_legacy.h"
+
 #include <algorithm>
 #include <unordered_map>
 
 #include "base/bytes.h"
 #include "base/error.h"
 #include "format/torch_file.h"
+#include "format/torch_fragments.h"
 
 namespace penstock::torch {
 namespace {
@@ -22,21 +25,20 @@ constexpr std::int64_t kVersion = 1001;
 constexpr std::uint64_t kMaxPickles = 1 * kGiB;
 constexpr std::uint64_t kFirstRead = 1 * kMiB;
 
-class LegacyReader {
+class HeadReader {
  public:
-  explicit LegacyReader(const ByteSource& source) : source_(source), path_(source.path()) {}
+  explicit HeadReader(const ByteSource& source) : source_(source), path_(source.path()) {}
 
-  Checkpoint read() {
-    read_pickles();
-    Checkpoint checkpoint;
-    checkpoint.format = kLegacyFormat;
-    const std::string_view whole(*text_);
+  LegacyHead read() {
+    LegacyHead head;
+    head.text = read_pickles();
+    const std::string_view whole(*head.text);
     check_machine(graph(whole, 2));
-    checkpoint.tree = std::make_unique<const Tree>(graph(whole, 3), path_);
-    const Graph keys = graph(whole, 4);
-    checkpoint.storage_offsets = place_storages(*checkpoint.tree, keys);
-    checkpoint.text = std::move(text_);
-    return checkpoint;
+    head.object_begin = begins_[3];
+    head.object_end = begins_[4];
+    head.tree = std::make_unique<const Tree>(graph(whole, 3), path_);
+    head.order = order_of(*head.tree, graph(whole, 4));
+    return head;
   }
 
  private:
@@ -55,15 +57,15 @@ class LegacyReader {
   }
 
   // How long the pickles are is not said: more is read until all five are complete.
-  void read_pickles() {
+  std::unique_ptr<const std::string> read_pickles() {
     for (std::uint64_t length = std::min(source_.size(), kFirstRead);; length = std::min(source_.size(), 4 * length)) {
       std::string text(static_cast<std::size_t>(length), '\0');
       source_.read(0, std::as_writable_bytes(std::span(text)));
       const bool whole = length == source_.size() || length >= kMaxPickles;
       if (find_pickles(text, whole)) {
         text.resize(begins_[kPickles]);
-        text_ = std::make_unique<const std::string>(std::move(text));
-        return;
+        text.shrink_to_fit();
+        return std::make_unique<const std::string>(std::move(text));
       }
     }
   }
@@ -86,60 +88,79 @@ class LegacyReader {
     for (const auto& [key, value] : machine.entries(machine.root)) {
       if (machine.text(key) != "little_endian") continue;
       if (machine.kind(value) == Kind::kBool && machine.node(value).integer != 0) return;
-      throw_format(path_, "it was written by a big-endian machine, which can't be read");
+      throw_unsupported(path_, "it was written by a big-endian machine, which can't be read");
     }
   }
 
-  std::vector<std::uint64_t> place_storages(const Tree& tree, const Graph& keys) const {
+  // The storages as the list of keys has them, each exactly once.
+  std::vector<std::uint32_t> order_of(const Tree& tree, const Graph& keys) const {
     if (keys.kind(keys.root) != Kind::kList) throw_format(path_, "the keys of the storages are not a list");
-    std::vector<std::uint64_t> offsets(tree.storages().size());
-    std::vector<bool> placed(offsets.size());
-    std::unordered_map<std::string_view, std::size_t> numbers;
-    for (const Storage& storage : tree.storages()) numbers.emplace(storage.key, numbers.size());
-    std::uint64_t at = begins_[kPickles];
+    std::unordered_map<std::string_view, std::uint32_t> numbers;
+    for (const Storage& storage : tree.storages()) {
+      numbers.emplace(storage.key, static_cast<std::uint32_t>(numbers.size()));
+    }
+    std::vector<std::uint32_t> order;
+    std::vector<bool> listed(tree.storages().size());
     for (const NodeId key : keys.items(keys.root)) {
       const std::string_view name = keys.text(key);
       const auto known = numbers.find(name);
       if (keys.kind(key) != Kind::kString || known == numbers.end()) {
         throw_format(path_, "it lists the storage {}, which no tensor has", in_quotes(name));
       }
-      const std::size_t number = known->second;
-      const Storage& storage = tree.storages()[number];
-      if (placed[number]) throw_format(path_, "it lists the storage {} twice", in_quotes(name));
-      placed[number] = true;
-      offsets[number] = check_count(storage, at);
-      at = offsets[number] + storage.nbytes();
+      if (listed[known->second]) throw_format(path_, "it lists the storage {} twice", in_quotes(name));
+      listed[known->second] = true;
+      order.push_back(known->second);
     }
-    if (const auto missing = std::find(placed.begin(), placed.end(), false); missing != placed.end()) {
+    if (const auto missing = std::find(listed.begin(), listed.end(), false); missing != listed.end()) {
       throw_format(path_, "storage {} has no bytes",
-                   in_quotes(tree.storages()[static_cast<std::size_t>(missing - placed.begin())].key));
+                   in_quotes(tree.storages()[static_cast<std::size_t>(missing - listed.begin())].key));
     }
-    if (at != source_.size()) throw_format(path_, "byte {}: {} bytes follow the last storage", at, source_.size() - at);
-    return offsets;
-  }
-
-  // Where the bytes of a storage start whose count is at `at`.
-  std::uint64_t check_count(const Storage& storage, std::uint64_t at) const {
-    constexpr std::uint64_t kCountBytes = 8;
-    const std::uint64_t left = source_.size() - at;
-    std::uint64_t count = 0;
-    if (left >= kCountBytes) source_.read(at, std::as_writable_bytes(std::span(&count, 1)));
-    if (left < kCountBytes || left - kCountBytes < storage.nbytes()) {
-      throw_format(path_, "truncated: storage {} at byte {} takes {} bytes, but {} are left", in_quotes(storage.key),
-                   at, storage.nbytes() + kCountBytes, left);
-    }
-    if (count != storage.count) {
-      throw_format(path_, "byte {}: storage {} has {} elements, expected {}", at, in_quotes(storage.key), count,
-                   storage.count);
-    }
-    return at + kCountBytes;
+    return order;
   }
 
   const ByteSource& source_;
   std::string_view path_;
-  std::unique_ptr<const std::string> text_;
   std::uint64_t begins_[kPickles + 1] = {};
 };
+
+// Where the bytes of a storage start whose count is at `at`.
+std::uint64_t check_count(const ByteSource& source, const Storage& storage, std::uint64_t at) {
+  const std::uint64_t left = source.size() - at;
+  std::uint64_t count = 0;
+  if (left >= kLegacyCountBytes) source.read(at, std::as_writable_bytes(std::span(&count, 1)));
+  if (left < kLegacyCountBytes || left - kLegacyCountBytes < storage.nbytes()) {
+    throw_format(source.path(), "truncated: storage {} at byte {} takes {} bytes, but {} are left",
+                 in_quotes(storage.key), at, storage.nbytes() + kLegacyCountBytes, left);
+  }
+  if (count != storage.count) {
+    throw_format(source.path(), "byte {}: storage {} has {} elements, expected {}", at, in_quotes(storage.key), count,
+                 storage.count);
+  }
+  return at + kLegacyCountBytes;
+}
+
+// It ends early as a fragment does, and is called like one.
+void refuse_fragment(const ByteSource& source, const LegacyHead& head) {
+  const std::string_view path = source.path();
+  const auto name = parse_fragment_name(path.substr(path.rfind('/') + 1));
+  if (!name || !is_fragment(source.size(), head, *name)) return;
+  throw_unsupported(path, "fragment {} of {} of {}, which can't be read alone; convert joins them", name->rank,
+                    name->count, in_quotes(name->stem));
+}
+
+std::vector<std::uint64_t> place_storages(const ByteSource& source, const LegacyHead& head) {
+  std::vector<std::uint64_t> offsets(head.tree->storages().size());
+  std::uint64_t at = head.nbytes();
+  for (const std::uint32_t number : head.order) {
+    const Storage& storage = head.tree->storages()[number];
+    offsets[number] = check_count(source, storage, at);
+    at = offsets[number] + storage.nbytes();
+  }
+  if (at != source.size()) {
+    throw_format(source.path(), "byte {}: {} bytes follow the last storage", at, source.size() - at);
+  }
+  return offsets;
+}
 
 }  // namespace
 
@@ -152,8 +173,19 @@ bool looks_like_legacy(const ByteSource& source) {
   return at == kProtocolBytes || at == kProtocolBytes + kFrameBytes;
 }
 
+LegacyHead read_legacy_head(const ByteSource& source) {
+  return HeadReader(source).read();
+}
+
 Checkpoint read_legacy(const ByteSource& source) {
-  return LegacyReader(source).read();
+  LegacyHead head = read_legacy_head(source);
+  refuse_fragment(source, head);
+  Checkpoint checkpoint;
+  checkpoint.format = kLegacyFormat;
+  checkpoint.storage_offsets = place_storages(source, head);
+  checkpoint.tree = std::move(head.tree);
+  checkpoint.text = std::move(head.text);
+  return checkpoint;
 }
 
 Layout parse_legacy(const ByteSource& source) {

@@ -5,6 +5,7 @@
 
 #include "base/bytes.h"
 #include "base/error.h"
+#include "format/pickle.h"
 #include "format/torch_encode.h"
 #include "format/torch_pickle.h"
 
@@ -26,6 +27,20 @@ std::vector<std::byte> to_bytes(std::string_view text) {
   return {bytes.begin(), bytes.end()};
 }
 
+// What was pickled elsewhere must say in which order the storages follow here.
+void check_keys(std::string_view text, std::span<const std::string> sorted) {
+  pickle::Options options{"pickle", "the list of keys"};
+  options.allows = [](std::string_view) { return false; };
+  const pickle::Graph graph = pickle::parse(text, options);
+  const bool is_list = graph.kind(graph.root) == pickle::Kind::kList && graph.consumed == text.size();
+  const auto items = is_list ? graph.items(graph.root) : std::span<const pickle::NodeId>{};
+  const bool same = is_list && std::equal(items.begin(), items.end(), sorted.begin(), sorted.end(),
+                                          [&](pickle::NodeId id, const std::string& key) {
+                                            return graph.kind(id) == pickle::Kind::kString && graph.text(id) == key;
+                                          });
+  if (!same) throw_argument("the pickle behind the object's is not the sorted list of its {} keys", sorted.size());
+}
+
 }  // namespace
 
 FilePlan encode_legacy(std::span<const TensorSpec> specs, const EncodeOptions& options) {
@@ -42,9 +57,11 @@ FilePlan encode_legacy(std::span<const TensorSpec> specs, const EncodeOptions& o
   std::vector<std::string> sorted(keys.size());
   std::transform(plan.order.begin(), plan.order.end(), sorted.begin(), [&](std::uint32_t i) { return keys[i]; });
 
-  std::string text(kStart);
+  const auto& around = options.around_pickle;
+  if (around) check_keys(around->second, sorted);
+  std::string text(around ? std::string_view(around->first) : kStart);
   text += options.pickle ? *options.pickle : pickle_state_dict(specs, Flavour::kLegacy);
-  text += pickle_strings(sorted);
+  text += around ? around->second : pickle_strings(sorted);
   plan.prefix = to_bytes(text);
   plan.offsets.resize(specs.size());
   std::uint64_t cursor = plan.prefix.size();

@@ -106,15 +106,22 @@ class TreeBuilder {
     tree_.tensor_of_node_.assign(count, -1);
     tree_.storage_of_node_.assign(count, -1);
     for (NodeId id = 0; id < count; ++id) {
+      current_ = id;
       if (graph_.kind(id) == Kind::kPersistent) add_storage(id);
       if (graph_.kind(id) == Kind::kCall) add_tensor(id);
     }
   }
 
  private:
+  // The place is that of the storage or tensor that is being taken.
   template <typename... Args>
   [[noreturn]] void fail(fmt::format_string<Args...> message, Args&&... args) const {
-    throw_format(tree_.path_, "data.pkl: {}", fmt::format(message, std::forward<Args>(args)...));
+    throw_format(tree_.path_, "{}: {}", graph_.place(current_), fmt::format(message, std::forward<Args>(args)...));
+  }
+
+  template <typename... Args>
+  [[noreturn]] void fail_unsupported(fmt::format_string<Args...> message, Args&&... args) const {
+    throw_unsupported(tree_.path_, "{}: {}", graph_.place(current_), fmt::format(message, std::forward<Args>(args)...));
   }
 
   std::int64_t integer(NodeId id, std::string_view what) const {
@@ -139,9 +146,10 @@ class TreeBuilder {
     if (graph_.kind(tuple) != Kind::kTuple) fail("a persistent id is not a tuple");
     const auto items = graph_.items(tuple);
     if (items.size() < 5 || items.size() > 6 || string(items[0], "the kind of a persistent id") != "storage") {
-      fail("a persistent id that is not a storage's");
+      fail_unsupported("a persistent id that is not a storage's");
     }
-    if (items.size() == 6 && graph_.kind(items[5]) != Kind::kNone) fail("a storage that is a view of another");
+    if (items.size() == 6 && graph_.kind(items[5]) != Kind::kNone)
+      fail_unsupported("a storage that is a view of another");
     const auto dtype = graph_.kind(items[1]) == Kind::kGlobal ? storage_dtype(graph_.text(items[1])) : std::nullopt;
     if (!dtype) fail("a storage whose class is unknown");
     Storage storage;
@@ -174,7 +182,7 @@ class TreeBuilder {
   // What comes after the call could make another tensor of it.
   void refuse_changes(NodeId id) const {
     if (graph_.items(id).size() > 2 || !graph_.entries(id).empty() || !graph_.appended(id).empty()) {
-      fail("a tensor that is changed after it was made");
+      fail_unsupported("a tensor that is changed after it was made");
     }
   }
 
@@ -234,7 +242,7 @@ class TreeBuilder {
     if (graph_.kind(id) != Kind::kDict) fail("a tensor whose metadata is not a dict");
     for (const auto& [key, value] : graph_.entries(id)) {
       if (graph_.kind(value) == Kind::kBool && graph_.node(value).integer == 0) continue;
-      fail("a tensor that is marked {}, which can't be read", in_quotes(string(key, "a mark of a tensor")));
+      fail_unsupported("a tensor that is marked {}, which can't be read", in_quotes(string(key, "a mark of a tensor")));
     }
   }
 
@@ -286,6 +294,7 @@ class TreeBuilder {
 
   Tree& tree_;
   const Graph& graph_;
+  NodeId current_ = 0;
   std::unordered_map<std::string, std::uint32_t> numbers_;  // of storages, by key
 };
 
@@ -307,13 +316,17 @@ class Namer {
   static constexpr std::size_t kMostNameBytes = 512 * kMiB;
   static constexpr std::size_t kMostNames = 1'000'000;  // where each tensor has few
 
+  template <typename... Args>
+  [[noreturn]] void fail(fmt::format_string<Args...> message, Args&&... args) const {
+    throw_format(path_, "{}: {}", graph_.what, fmt::format(message, std::forward<Args>(args)...));
+  }
+
   void visit(NodeId id, const std::string& name, unsigned depth) {
-    if (++steps_ > kMostSteps) throw_format(path_, "data.pkl: the tree has more than {} values", kMostSteps);
-    if (depth > pickle::kMaxDepth) throw_format(path_, "data.pkl: values are nested deeper than {}", pickle::kMaxDepth);
+    if (++steps_ > kMostSteps) fail("the tree has more than {} values", kMostSteps);
+    if (depth > pickle::kMaxDepth) fail("values are nested deeper than {}", pickle::kMaxDepth);
     if (const std::int32_t tensor = tree_.tensor_at(id); tensor >= 0) {
       if (named_.size() >= std::max(kMostNames, 4 * tree_.tensors().size())) {
-        throw_format(path_, "data.pkl: {} tensors are repeated more than {} times", tree_.tensors().size(),
-                     named_.size());
+        fail("{} tensors are repeated more than {} times", tree_.tensors().size(), named_.size());
       }
       named_.emplace_back(name.empty() ? "tensor" : name, static_cast<std::uint32_t>(tensor));
       return;
@@ -349,7 +362,7 @@ class Namer {
     const std::string joined = parent.empty() ? name : parent + "/" + name;
     name_bytes_ += joined.size();
     if (name_bytes_ > kMostNameBytes) {
-      throw_format(path_, "data.pkl: the paths of its tensors take more than {} bytes", kMostNameBytes);
+      fail("the paths of its tensors take more than {} bytes", kMostNameBytes);
     }
     visit(id, joined, depth + 1);
   }

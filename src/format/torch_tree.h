@@ -39,8 +39,8 @@ bool allows_global(std::string_view global);
 
 class Tree {
  public:
-  // Takes the tensors out of a pickle's graph and checks each against its storage. Throws Error(kFormat) that names
-  // `path`. The text that the graph was parsed from must outlive the tree.
+  // Takes the tensors out of a pickle's graph and checks each against its storage. Throws Error(kFormat or
+  // kUnsupportedFormat) that names `path` and the byte. The text that the graph was parsed from must outlive the tree.
   Tree(pickle::Graph graph, std::string_view path);
 
   const pickle::Graph& graph() const noexcept { return graph_; }

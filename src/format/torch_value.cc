@@ -81,8 +81,7 @@ class Resolver {
   [[noreturn]] void refuse(std::string_view global) const {
     std::string name(global);
     std::replace(name.begin(), name.end(), ' ', '.');
-    throw Error(ErrorKind::kUnsupported,
-                fmt::format("{}: data.pkl: {} is used in a way that data does not need", path_, in_quotes(name)));
+    throw_unsupported(path_, "{}: {} is used in a way that data does not need", graph_.place(id_), in_quotes(name));
   }
 
   TorchValue resolve_tensor() {

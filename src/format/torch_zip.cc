@@ -1,5 +1,6 @@
 // Reading the zip format: which record is what.
 #include <algorithm>
+#include <array>
 #include <unordered_map>
 
 #include "base/bytes.h"
@@ -14,6 +15,11 @@ namespace {
 constexpr std::string_view kPickleName = "data.pkl";
 constexpr std::uint64_t kMaxPickle = 1 * kGiB;
 
+// The small records beside the pickle, each of which takes a few bytes.
+constexpr std::array<std::string_view, 5> kSmallRecords = {"byteorder", ".format_version", ".storage_alignment",
+                                                           "version", ".data/serialization_id"};
+constexpr std::uint64_t kMaxSmallRecord = 4 * kKiB;
+
 // Every record of a checkpoint lies in one folder, whose name is free.
 std::string find_folder(const std::vector<zip::Record>& records, std::string_view path) {
   std::string folder;
@@ -26,7 +32,7 @@ std::string find_folder(const std::vector<zip::Record>& records, std::string_vie
     found = true;
   }
   if (found) return folder;
-  throw_format(path, "a zip archive, but not a torch checkpoint: it has no {}", kPickleName);
+  throw_unsupported(path, "a zip archive, but not a torch checkpoint: it has no {}", kPickleName);
 }
 
 // What torch.load knows them by. Their code is compressed, which would be the first thing to be refused.
@@ -34,7 +40,7 @@ void refuse_programs(const ByteSource& source) {
   for (const std::string& name : zip::list_names(source)) {
     const std::size_t slash = name.find('/');
     if (slash == std::string::npos || name.substr(slash + 1) != "constants.pkl") continue;
-    throw_format(source.path(), "a TorchScript archive, which is a program and not data, and is not read");
+    throw_unsupported(source.path(), "a TorchScript archive, which is a program and not data, and is not read");
   }
 }
 
@@ -60,14 +66,14 @@ class ZipReader {
 
   Checkpoint read() {
     if (by_name_.contains("constants.pkl")) refuse_programs(source_);
-    check_byte_order();
+    for (const std::string_view name : kSmallRecords) check_small_record(name);
     Checkpoint checkpoint;
     checkpoint.format = kZipFormat;
     const zip::Record& record = *by_name_.at(kPickleName);
     if (record.nbytes > kMaxPickle)
       throw_format(path_, "{} takes {} bytes, more than the limit of {}", kPickleName, record.nbytes, kMaxPickle);
     checkpoint.text = std::make_unique<const std::string>(read_text(record));
-    check_pickle(record, *checkpoint.text);
+    check_checksum(record, *checkpoint.text);
     pickle::Options options{path_, kPickleName};
     options.allows = allows_global;
     checkpoint.tree = std::make_unique<const Tree>(pickle::parse(*checkpoint.text, options), path_);
@@ -86,20 +92,32 @@ class ZipReader {
   }
 
   // A flipped bit in a shape or an offset may well make sense. The storages' checksums are for verify().
-  void check_pickle(const zip::Record& record, std::string_view text) const {
+  void check_checksum(const zip::Record& record, std::string_view text) const {
     const std::uint32_t found = crc32(std::as_bytes(std::span(text)));
     if (record.crc32 == 0 || found == record.crc32) return;
     throw_format(path_, "record {} is corrupt: its CRC-32 is {:08x}, the file says {:08x}", in_quotes(record.name),
                  found, record.crc32);
   }
 
-  void check_byte_order() const {
-    const auto record = by_name_.find("byteorder");
-    if (record == by_name_.end()) return;  // before torch 2.1
-    constexpr std::uint64_t kLongest = 16;
-    const std::string order = record->second->nbytes > kLongest ? "?" : read_text(*record->second);
+  // Older versions of torch have fewer of them.
+  void check_small_record(std::string_view name) const {
+    const auto found = by_name_.find(name);
+    if (found == by_name_.end()) return;
+    const zip::Record& record = *found->second;
+    if (record.nbytes > kMaxSmallRecord) {
+      throw_format(path_, "record {} has {} bytes, more than the limit of {}", in_quotes(record.name), record.nbytes,
+                   kMaxSmallRecord);
+    }
+    const std::string text = read_text(record);
+    check_checksum(record, text);
+    if (name == "byteorder") check_byte_order(text);
+  }
+
+  void check_byte_order(std::string_view order) const {
     if (order == "little") return;
-    throw_format(path_, "its byte order is {}, and only \"little\" can be read", in_quotes(order));
+    constexpr std::string_view kMessage = "its byte order is {}, and only \"little\" can be read";
+    if (order == "big") throw_unsupported(path_, kMessage, in_quotes(order));
+    throw_format(path_, kMessage, in_quotes(order));
   }
 
   std::uint64_t place(const Storage& storage) const {
@@ -142,7 +160,7 @@ Layout parse_zip(const ByteSource& source) {
 Checkpoint read_checkpoint(const ByteSource& source) {
   if (looks_like_zip(source)) return read_zip(source);
   if (looks_like_legacy(source)) return read_legacy(source);
-  throw_format(source.path(), "not a torch checkpoint");
+  throw_unsupported(source.path(), "not a torch checkpoint");
 }
 
 Layout parse_storages(const ByteSource& source) {

@@ -76,7 +76,6 @@ class Parser {
   std::vector<Record> run() {
     const Directory directory = find_directory();
     std::vector<Header> headers = read_directory(directory);
-    for (const Header& header : headers) refuse_unsupported(header);
     std::sort(headers.begin(), headers.end(), [](const Header& a, const Header& b) { return a.offset < b.offset; });
     refuse_duplicates(headers);
     if (!headers.empty() && headers.front().offset != 0) {
@@ -262,11 +261,13 @@ class Parser {
     }
   }
 
+  // Once its local header has said the same: a flipped bit is damage.
   void refuse_unsupported(const Header& header) const {
     const std::string name = in_quotes(header.name);
-    if ((header.flags & kEncryptedFlag) != 0) throw_format(path_, "record {} is encrypted", name);
+    if ((header.flags & kEncryptedFlag) != 0) throw_unsupported(path_, "record {} is encrypted", name);
     if (header.method != kStored) {
-      throw_format(path_, "record {} is compressed (method {}), which this version can't read", name, header.method);
+      throw_unsupported(path_, "record {} is compressed (method {}), which this version can't read", name,
+                        header.method);
     }
     if (header.compressed != header.nbytes) {
       throw_format(path_, "record {} is stored, but takes {} bytes for {}", name, header.compressed, header.nbytes);
@@ -301,6 +302,7 @@ class Parser {
       throw_format(path_, "record {}: its local header at {} overlaps what follows at {}", name, central.offset, limit);
     }
     const Header local = read_local(central, room);
+    refuse_unsupported(central);
     const std::uint64_t left = room - local.length;
     if (central.nbytes > left) {
       throw_format(path_, "record {}: its {} bytes at {} overlap what follows at {}", name, central.nbytes,

@@ -23,7 +23,8 @@ struct Record {
 // True when the file starts as a zip archive does.
 bool looks_like(const ByteSource& source);
 
-// Every record, by offset. Throws Error(kFormat) that names the record and what is wrong with it.
+// Every record, by offset. Throws Error(kFormat) that names the record and what is wrong with it, or
+// Error(kUnsupportedFormat) where it is compressed or encrypted.
 std::vector<Record> parse(const ByteSource& source);
 
 // What the central directory alone calls its records, also where parse() would refuse one: to say what a file is.

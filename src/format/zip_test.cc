@@ -14,6 +14,7 @@ namespace {
 using test::Descriptor;
 using test::format_error;
 using test::little;
+using test::unsupported_error;
 using test::zip_file;
 using test::ZipEnd;
 using test::ZipEntry;
@@ -28,6 +29,10 @@ std::string refusal_of(const std::string& file) {
 
 std::string refusal(const std::vector<ZipEntry>& entries, const ZipEnd& end = {}) {
   return refusal_of(zip_file(entries, end));
+}
+
+std::string unsupported(const std::vector<ZipEntry>& entries) {
+  return unsupported_error([&] { parse(zip_file(entries)); });
 }
 
 std::string zip64(std::initializer_list<std::uint64_t> values) {
@@ -183,14 +188,28 @@ TEST(ZipTest, a_descriptor_that_tells_another_story_is_refused) {
   EXPECT_EQ(refusal({entry}), "f: record \"a\": its descriptor and the central directory disagree");
 }
 
+// A flipped bit of one of its headers does not make a record compressed.
+TEST(ZipTest, compression_that_only_one_header_speaks_of_is_damage) {
+  const std::string whole = zip_file({{"a", "1"}});
+  const std::size_t central = whole.find(little(zip::kCentralSignature));
+  // Where the flags and the method stand.
+  for (const auto& [at, value] :
+       std::vector<std::pair<std::size_t, char>>{{6, 1}, {8, 8}, {central + 8, 1}, {central + 10, 8}}) {
+    std::string file = whole;
+    file[at] = value;
+    EXPECT_EQ(refusal_of(file), "f: record \"a\": its local header and the central directory disagree") << at;
+  }
+}
+
 TEST(ZipTest, compressed_and_encrypted_records_are_refused) {
   ZipEntry deflated{"a", "1"};
   deflated.method = 8;
-  EXPECT_EQ(refusal({deflated}), "f: record \"a\" is compressed (method 8), which this version can't read");
+  EXPECT_EQ(unsupported({deflated}), "f: record \"a\" is compressed (method 8), which this version can't read");
   ZipEntry encrypted{"a", "1"};
   encrypted.flags = zip::kEncryptedFlag;
-  EXPECT_EQ(refusal({encrypted}), "f: record \"a\" is encrypted");
+  EXPECT_EQ(unsupported({encrypted}), "f: record \"a\" is encrypted");
   ZipEntry lengths{"a", "1"};
+  lengths.descriptor = Descriptor::kNarrow;
   lengths.central_compressed = 2;
   EXPECT_EQ(refusal({lengths}), "f: record \"a\" is stored, but takes 2 bytes for 1");
 }

@@ -4,9 +4,12 @@
 
 namespace penstock {
 
-bool uring_is_available() {
-  static const bool available = make_uring_engine(2) != nullptr;
-  return available;
+int uring_refusal() {
+  static const int refusal = [] {
+    int error_number = 0;
+    return try_uring_engine(2, error_number) != nullptr ? 0 : error_number;
+  }();
+  return refusal;
 }
 
 EngineFactory engine_factory(Backend backend) {

@@ -59,12 +59,17 @@ using EngineFactory = std::function<std::unique_ptr<Engine>(unsigned depth)>;
 
 // Each returns null when the kernel refuses it.
 std::unique_ptr<Engine> make_uring_engine(unsigned depth);
+// The same, and why: ENOSYS where there is no io_uring, EPERM where it is forbidden, EOPNOTSUPP where it is too old.
+std::unique_ptr<Engine> try_uring_engine(unsigned depth, int& error_number);
 std::unique_ptr<Engine> make_threads_engine(unsigned depth);
 // Runs each request where it is submitted: for transfers too small to be worth anything else.
 std::unique_ptr<Engine> make_inline_engine();
 
-// True when this process may use io_uring; asked of the kernel once.
-bool uring_is_available();
+// 0 when this process may use io_uring, else the errno with which the kernel refuses it; asked of the kernel once.
+int uring_refusal();
+inline bool uring_is_available() {
+  return uring_refusal() == 0;
+}
 
 // The factory for a backend. kAuto is io_uring where it is available and threads elsewhere; kUring where it is not
 // throws Error(kUnsupported).

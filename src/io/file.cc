@@ -2,15 +2,14 @@
 
 #include <fcntl.h>
 #include <sys/stat.h>
-#include <sys/vfs.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <cstdlib>
 #include <memory>
 
 #include "base/error.h"
+#include "io/filesystem.h"
 #include "io/residency.h"
 
 namespace penstock {
@@ -29,22 +28,6 @@ bool direct_read_works(int fd) {
   std::unique_ptr<void, decltype(&std::free)> buffer(std::aligned_alloc(kProbeSize, kProbeSize), &std::free);
   return buffer != nullptr && ::pread(fd, buffer.get(), kProbeSize, 0) >= 0;
 }
-
-// Magic numbers as statfs(2) lists them.
-constexpr std::array<std::uint32_t, 12> kLocalFilesystems = {
-    0x0000EF53,  // ext2, ext3, ext4
-    0x58465342,  // xfs
-    0x9123683E,  // btrfs
-    0x01021994,  // tmpfs
-    0x858458F6,  // ramfs
-    0x794C7630,  // overlayfs
-    0x2FC12FC1,  // zfs
-    0xF2F52010,  // f2fs
-    0xCA451A4E,  // bcachefs
-    0x73717368,  // squashfs
-    0xE0F5E1E2,  // erofs
-    0x3153464A,  // jfs
-};
 
 }  // namespace
 
@@ -107,19 +90,18 @@ const File::Direct& File::direct() const {
 File::Direct File::open_direct() const {
   bool reported = false;
   const auto alignment = query_direct_alignment(fd(), &reported);
-  if (!alignment) return {};
+  if (!alignment) return {{}, {}, reported, "the kernel says that this file can't be read directly"};
   // Through /proc, so that it is the same file even when the name now belongs to another.
   UniqueFd direct(::open(fmt::format("/proc/self/fd/{}", fd()).c_str(), O_RDONLY | O_CLOEXEC | O_DIRECT));
-  if (!direct) return {};
-  if (!reported && !direct_read_works(direct.get())) return {};
-  return {std::move(direct), *alignment};
+  if (!direct) return {{}, {}, reported, fmt::format("open with O_DIRECT: {}", errno_text(errno))};
+  if (!reported && !direct_read_works(direct.get())) {
+    return {{}, {}, reported, fmt::format("a direct read of one page: {}", errno_text(errno))};
+  }
+  return {std::move(direct), *alignment, reported, {}};
 }
 
 bool File::on_local_filesystem() const {
-  struct statfs status {};
-  if (::fstatfs(fd(), &status) != 0) return false;
-  const auto type = static_cast<std::uint32_t>(status.f_type);
-  return std::find(kLocalFilesystems.begin(), kLocalFilesystems.end(), type) != kLocalFilesystems.end();
+  return penstock::on_local_filesystem(fd());
 }
 
 std::uint64_t File::resident_bytes(ByteRange range) const {

@@ -54,6 +54,8 @@ class File {
   struct Direct {
     UniqueFd fd;
     DirectAlignment alignment;
+    bool reported = false;  // the alignment is what the kernel says, and not an assumption that a read confirmed
+    std::string refusal;    // why there is no descriptor
   };
   const Direct& direct() const;
 

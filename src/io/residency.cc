@@ -101,12 +101,15 @@ std::int64_t resident_bytes_by_sample(int fd, ByteRange range) {
   return static_cast<std::int64_t>(resident == samples ? range.size() : range.size() / samples * resident);
 }
 
-std::uint64_t resident_bytes(int fd, ByteRange range) {
+Residency find_residency(int fd, ByteRange range) {
+  const char* source = "cachestat";
   std::int64_t bytes = resident_bytes_by_cachestat(fd, range);
   if (bytes < 0 || (bytes == 0 && on_overlayfs(fd))) {
-    bytes = may_see_residency(fd) ? resident_bytes_by_mincore(fd, range) : resident_bytes_by_sample(fd, range);
+    const bool honest = may_see_residency(fd);
+    source = honest ? "mincore" : "sample";
+    bytes = honest ? resident_bytes_by_mincore(fd, range) : resident_bytes_by_sample(fd, range);
   }
-  return bytes < 0 ? 0 : static_cast<std::uint64_t>(bytes);
+  return bytes < 0 ? Residency{} : Residency{static_cast<std::uint64_t>(bytes), source};
 }
 
 bool memory_is_resident(const std::byte* data, std::size_t nbytes) {

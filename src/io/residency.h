@@ -11,10 +11,19 @@
 
 namespace penstock {
 
-// Bytes of `range` in the page cache, counted in whole pages and at most the range's size. 0 when it can't be told.
-std::uint64_t resident_bytes(int fd, ByteRange range);
+// Bytes of a range in the page cache, counted in whole pages and at most the range's size, and who said so:
+// "cachestat", "mincore", "sample", or "nobody" (0 bytes) when it can't be told.
+struct Residency {
+  std::uint64_t nbytes = 0;
+  const char* source = "nobody";
+};
+Residency find_residency(int fd, ByteRange range);
 
-// The two ways, for tests and diagnosis; negative when the kernel refuses.
+inline std::uint64_t resident_bytes(int fd, ByteRange range) {
+  return find_residency(fd, range).nbytes;
+}
+
+// The ways, for tests; negative when the kernel refuses.
 std::int64_t resident_bytes_by_cachestat(int fd, ByteRange range);
 std::int64_t resident_bytes_by_mincore(int fd, ByteRange range);
 std::int64_t resident_bytes_by_sample(int fd, ByteRange range);

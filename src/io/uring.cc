@@ -10,15 +10,16 @@ namespace {
 
 class UringEngine final : public Engine {
  public:
-  // Null when the kernel has no ring for us.
-  static std::unique_ptr<UringEngine> create(unsigned depth) {
+  // Null, with the reason, when the kernel has no ring for us.
+  static std::unique_ptr<UringEngine> create(unsigned depth, int& error_number) {
     auto engine = std::make_unique<UringEngine>();
     // One thread submits and reaps, so completions need not interrupt it; older kernels don't know these flags.
-    if (!engine->start(depth, IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN) && !engine->start(depth, 0)) {
-      return nullptr;
+    if (engine->start(depth, IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN) != 0) {
+      error_number = engine->start(depth, 0);
+      if (error_number != 0) return nullptr;
     }
-    if (!engine->knows_operations()) return nullptr;
-    return engine;
+    error_number = engine->knows_operations() ? 0 : EOPNOTSUPP;
+    return error_number == 0 ? std::move(engine) : nullptr;
   }
 
   UringEngine() = default;
@@ -79,11 +80,13 @@ class UringEngine final : public Engine {
     return known;
   }
 
-  bool start(unsigned depth, unsigned flags) {
+  // 0 or an errno.
+  int start(unsigned depth, unsigned flags) {
     io_uring_params parameters{};
     parameters.flags = flags;
-    started_ = io_uring_queue_init_params(depth, &ring_, &parameters) == 0;
-    return started_;
+    const int result = io_uring_queue_init_params(depth, &ring_, &parameters);
+    started_ = result == 0;
+    return -result;
   }
 
   static void prepare(io_uring_sqe* entry, const IoRequest& request) {
@@ -110,7 +113,12 @@ class UringEngine final : public Engine {
 }  // namespace
 
 std::unique_ptr<Engine> make_uring_engine(unsigned depth) {
-  return UringEngine::create(depth);
+  int ignored = 0;
+  return UringEngine::create(depth, ignored);
+}
+
+std::unique_ptr<Engine> try_uring_engine(unsigned depth, int& error_number) {
+  return UringEngine::create(depth, error_number);
 }
 
 }  // namespace penstock

@@ -80,4 +80,10 @@ std::shared_ptr<HostPool> host_pool(const std::shared_ptr<MemoryPool>& pool);
 // Memory that this process may use: the smallest of the machine's and its cgroups' limits.
 std::uint64_t memory_limit();
 
+// The machine's alone.
+std::uint64_t physical_memory();
+
+// Memory that this process can still take without swapping, the page cache counted as free.
+std::uint64_t available_memory();
+
 }  // namespace penstock

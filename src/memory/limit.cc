@@ -1,4 +1,4 @@
-// memory_limit(): what the machine and this process's cgroups (version 2 and 1) allow.
+// What the machine and this process's cgroups (version 2 and 1) allow, and how much of it can still be had.
 #include <unistd.h>
 
 #include <algorithm>
@@ -6,11 +6,25 @@
 #include <fstream>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "memory/arena.h"
 
 namespace penstock {
 namespace {
+
+constexpr std::uint64_t kNoLimit = ~std::uint64_t{0};
+
+// The files of one version of cgroups.
+struct Hierarchy {
+  const char* root;
+  const char* limit;
+  const char* used;
+  std::string_view cache_key;  // in memory.stat: what can be dropped
+};
+
+constexpr Hierarchy kVersion2{"/sys/fs/cgroup", "memory.max", "memory.current", "file"};
+constexpr Hierarchy kVersion1{"/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_cache"};
 
 std::optional<std::uint64_t> number_in(const std::string& path) {
   std::ifstream file(path);
@@ -22,21 +36,48 @@ std::optional<std::uint64_t> number_in(const std::string& path) {
   return value;
 }
 
-// The smallest limit on the way from a cgroup up to the root of its hierarchy.
-std::uint64_t smallest_limit(const std::string& root, std::string group, const char* name) {
-  std::uint64_t smallest = ~std::uint64_t{0};
+// The number after a key in a file of lines such as "MemAvailable:  123 kB".
+std::optional<std::uint64_t> number_after(const std::string& path, std::string_view key) {
+  std::ifstream file(path);
+  std::string word;
+  while (file >> word) {
+    std::uint64_t number = 0;
+    if (word == key && file >> number) return number;
+  }
+  return std::nullopt;
+}
+
+struct Allowance {
+  std::uint64_t limit = kNoLimit;
+  std::uint64_t left = kNoLimit;  // of the limit, page cache counted as free
+
+  void tighten(const Allowance& other) {
+    limit = std::min(limit, other.limit);
+    left = std::min(left, other.left);
+  }
+};
+
+Allowance allowance_of(const std::string& directory, const Hierarchy& hierarchy) {
+  const auto limit = number_in(directory + "/" + hierarchy.limit);
+  if (!limit) return {};
+  const std::uint64_t used = number_in(directory + "/" + hierarchy.used).value_or(0);
+  const std::uint64_t cache = number_after(directory + "/memory.stat", hierarchy.cache_key).value_or(0);
+  const std::uint64_t taken = used - std::min(used, cache);
+  return {*limit, *limit - std::min(*limit, taken)};
+}
+
+// The smallest on the way from a cgroup up to the root of its hierarchy.
+Allowance smallest_allowance(const Hierarchy& hierarchy, std::string group) {
+  Allowance smallest;
   while (true) {
-    if (const auto limit = number_in(root + group + "/" + name)) smallest = std::min(smallest, *limit);
+    smallest.tighten(allowance_of(hierarchy.root + group, hierarchy));
     if (group.empty() || group == "/") return smallest;
     group.resize(group.rfind('/'));
   }
 }
 
-}  // namespace
-
-std::uint64_t memory_limit() {
-  std::uint64_t limit =
-      static_cast<std::uint64_t>(::sysconf(_SC_PHYS_PAGES)) * static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
+Allowance cgroup_allowance() {
+  Allowance allowance;
   std::ifstream groups("/proc/self/cgroup");
   // Lines read "0::/path" (version 2) or "4:memory:/path" (version 1).
   for (std::string line; std::getline(groups, line);) {
@@ -46,12 +87,25 @@ std::uint64_t memory_limit() {
     const std::string controllers = line.substr(first + 1, second - first - 1);
     const std::string group = line.substr(second + 1);
     if (group.empty() || group.front() != '/') continue;
-    if (controllers.empty()) limit = std::min(limit, smallest_limit("/sys/fs/cgroup", group, "memory.max"));
-    if (controllers == "memory") {
-      limit = std::min(limit, smallest_limit("/sys/fs/cgroup/memory", group, "memory.limit_in_bytes"));
-    }
+    if (controllers.empty()) allowance.tighten(smallest_allowance(kVersion2, group));
+    if (controllers == "memory") allowance.tighten(smallest_allowance(kVersion1, group));
   }
-  return limit;
+  return allowance;
+}
+
+}  // namespace
+
+std::uint64_t physical_memory() {
+  return static_cast<std::uint64_t>(::sysconf(_SC_PHYS_PAGES)) * static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
+}
+
+std::uint64_t memory_limit() {
+  return std::min(physical_memory(), cgroup_allowance().limit);
+}
+
+std::uint64_t available_memory() {
+  const auto machine = number_after("/proc/meminfo", "MemAvailable:");
+  return std::min(machine ? *machine * 1024 : physical_memory(), cgroup_allowance().left);
 }
 
 }  // namespace penstock

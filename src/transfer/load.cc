@@ -21,13 +21,6 @@ PlanOptions plan_options(const File* direct, const ReadPolicy& policy, std::uint
   return options;
 }
 
-// A page or two of the other kind (a header's, say) do not make a path mixed.
-const char* name_path(std::uint64_t direct, std::uint64_t buffered) {
-  const std::uint64_t negligible = (direct + buffered) / 100;
-  if (buffered <= negligible) return "direct";
-  return direct <= negligible ? "buffered" : "mixed";
-}
-
 // Per block: is it wholly in the page cache?
 std::vector<bool> resident_blocks(const File& file, const Plan& plan) {
   std::vector<bool> resident;
@@ -41,6 +34,13 @@ std::vector<bool> resident_blocks(const File& file, const Plan& plan) {
 }
 
 }  // namespace
+
+// A page or two of the other kind (a header's, say) do not make a path mixed.
+const char* name_path(std::uint64_t direct, std::uint64_t buffered) {
+  const std::uint64_t negligible = (direct + buffered) / 100;
+  if (buffered <= negligible) return "direct";
+  return direct <= negligible ? "buffered" : "mixed";
+}
 
 ReadTask plan_file(const FileWants& wants, const ReadPolicy& policy, std::uint64_t block_size) {
   ReadTask task;

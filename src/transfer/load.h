@@ -37,6 +37,9 @@ struct ReadPolicy {
 // Plans the reads of one file. Opens it for direct I/O where the policy wants that.
 ReadTask plan_file(const FileWants& wants, const ReadPolicy& policy, std::uint64_t block_size);
 
+// "direct", "buffered" or "mixed" for so many bytes of each kind.
+const char* name_path(std::uint64_t direct, std::uint64_t buffered);
+
 // Waits for a batch while telling `progress`; throws Error(kCancelled) when that asks to stop, the batch's error when
 // it failed. Nothing of the batch is in flight any more when it returns or throws.
 void wait_with_progress(Batch& batch, const ProgressFunction& progress, std::uint64_t bytes_total,

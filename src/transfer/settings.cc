@@ -64,6 +64,19 @@ Backend asked_backend(Backend option) {
   throw_argument("PENSTOCK_BACKEND={}: expected uring, threads or auto", in_quotes(name));
 }
 
+const char* reason_for(Backend option, Backend decided) {
+  switch (decided) {
+    case Backend::kUring:
+      return option == decided ? "io_uring was asked for" : "PENSTOCK_BACKEND asks for io_uring";
+    case Backend::kThreads:
+      return option == decided ? "threads were asked for" : "PENSTOCK_BACKEND asks for threads";
+    case Backend::kAuto:
+      break;
+  }
+  return uring_is_available() ? "the kernel lets this process use io_uring"
+                              : "the kernel refuses io_uring to this process";
+}
+
 std::uint64_t checked_block_size(std::uint64_t asked) {
   if (asked == 0) return kBlockSize;
   if (asked < kSmallestBlock || asked > kLargestBlock || (asked & (asked - 1)) != 0) {
@@ -104,8 +117,10 @@ Settings decide_settings(const IoOptions& options, std::uint64_t nbytes) {
     settings.queue_depth = 1;
     settings.block_size = std::min(settings.block_size, kSmallBlock);
     settings.make_engine = [](unsigned) { return make_inline_engine(); };
+    settings.engine_reason = "so little is moved by the calling thread itself";
   } else {
     settings.make_engine = engine_factory(backend);
+    settings.engine_reason = reason_for(options.backend, backend);
   }
   return settings;
 }

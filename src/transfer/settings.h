@@ -12,9 +12,10 @@ namespace penstock {
 struct Settings {
   EngineFactory make_engine;
   std::uint64_t block_size = 0;
-  unsigned queue_depth = 0;      // over all threads
-  unsigned threads = 0;          // 0: everything happens on the calling thread
-  bool register_staging = true;  // where the engine and the memlock limit allow it
+  unsigned queue_depth = 0;        // over all threads
+  unsigned threads = 0;            // 0: everything happens on the calling thread
+  bool register_staging = true;    // where the engine and the memlock limit allow it
+  const char* engine_reason = "";  // why that engine
 
   unsigned depth_per_thread() const noexcept;
 };

@@ -52,6 +52,7 @@ READERS: dict[str, list[str]] = {
     "verify": ["verify", "SOURCE"],
     "convert": ["convert", "SOURCE", "target.safetensors"],
     "bench": ["bench", "SOURCE", "--rounds", "1"],
+    "doctor": ["doctor", "SOURCE"],
 }
 
 Check = Callable[..., str]

@@ -255,9 +255,12 @@ def test_bench_can_make_a_flashpack_model(run: Run, misused: Run, tmp_path: Path
     misused("bench", "--format", "zip")
 
 
-def test_tune_of_a_file_fails(fails: Run, tmp_path: Path) -> None:
-    flashpack.write_file(tmp_path / "m.flashpack")
-    assert fails("tune", "m.flashpack").stderr.startswith("penstock: m.flashpack: ")
+def test_tune_reads_a_flashpack_file(run: Run, tmp_path: Path) -> None:
+    path = flashpack.write_file(tmp_path / "m.flashpack")
+    result = run("tune", "m.flashpack", "--seconds", "1", "--json")
+    assert result.returncode == 0, result.stderr
+    assert json.loads(result.stdout)["bytes"] == path.stat().st_size
+    assert files.names_in(tmp_path) == ["m.flashpack"]
 
 
 def test_help_tells_of_the_format(run: Run) -> None:

@@ -10,7 +10,7 @@ import cli_files as files
 import pytest
 from cli_command import Run
 
-COMMANDS = ["ls", "convert", "verify", "bench", "tune"]
+COMMANDS = ["ls", "convert", "verify", "bench", "tune", "doctor"]
 
 
 def test_version(run: Run) -> None:
@@ -52,7 +52,6 @@ def test_nothing_at_all_prints_help_and_is_wrong_usage(run: Run) -> None:
         ["ls", "--nonsense", "m.safetensors"],
         ["ls", "--sort", "colour", "m.safetensors"],
         ["convert", "only-one"],
-        ["convert", "a", "b", "c"],
         ["convert", "a", "b", "--dtype", "F31"],
         ["convert", "a", "b", "--dtype", "I32"],
         ["convert", "a", "b", "--max-shard-size", "many"],
@@ -60,6 +59,8 @@ def test_nothing_at_all_prints_help_and_is_wrong_usage(run: Run) -> None:
         ["bench", "--rounds", "0"],
         ["bench", "--size", "-1"],
         ["tune"],
+        ["doctor"],
+        ["doctor", "a", "b"],
         ["tune", ".", "--seconds", "soon"],
         ["ls", "--color", "sometimes", "m.safetensors"],
     ],

@@ -75,13 +75,13 @@ def bad_state(rank: int, world: int, directory: Path) -> None:
 def fails_while_writing(rank: int, world: int, directory: Path) -> None:
     """The second rank fails after the file was made, the others have written their shares."""
     if rank == 1:
-        original = _parallel._Save._write
-        _parallel._Save._write = _raise  # type: ignore[method-assign]
+        original = _parallel.Part._write
+        _parallel.Part._write = _raise  # type: ignore[method-assign]
     try:
         save_parallel(make_state(), directory / "old.safetensors", shared="duplicate", timeout=TIMEOUT_SECONDS)
     finally:
         if rank == 1:
-            _parallel._Save._write = original  # type: ignore[method-assign]
+            _parallel.Part._write = original  # type: ignore[method-assign]
 
 
 def _raise(*_: Any) -> Any:
@@ -94,7 +94,7 @@ def no_directory(rank: int, world: int, directory: Path) -> None:
 
 def dies_while_writing(rank: int, world: int, directory: Path) -> None:
     if rank == world - 1:
-        _parallel._Save._write = lambda *_: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[method-assign, assign]
+        _parallel.Part._write = lambda *_: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[method-assign, assign]
     save_parallel(make_state(), directory / "old.safetensors", shared="duplicate", timeout=TIMEOUT_SECONDS)
 
 

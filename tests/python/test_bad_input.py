@@ -334,6 +334,7 @@ def test_every_error_is_a_penstock_error_and_a_builtin() -> None:
         "TensorIndexError": IndexError,
         "UnknownTensorError": KeyError,
         "UnsupportedError": NotImplementedError,
+        "UnsupportedFormatError": NotImplementedError,
     }
     assert set(expected) | {"Error"} == set(penstock.errors.__all__)
     for name, builtin in expected.items():

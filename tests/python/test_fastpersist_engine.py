@@ -198,11 +198,8 @@ RANK = """
     engine.save({"x": torch.arange(2.0**20), "y": [torch.ones(3), 7]}, directory + "/model.pt")
     engine.commit("a")
     print(engine.stats[0]["bytes"])
-    try:
-        engine = CheckpointEngine({"checkpoint": {"writer": {"data_parallel": "replica", "decoupled": True}}})
-        engine.save({}, directory + "/other.pt")
-    except NotImplementedError as error:
-        print("refused", error)
+    engine.save({"rank": torch.full((9,), rank)}, f"{directory}/own-{rank}.pt")
+    engine.commit("b")
     dist.destroy_process_group()
 """
 
@@ -212,10 +209,21 @@ def test_ranks_write_one_file_together(tmp_path: Path) -> None:
         results = list(pool.map(lambda rank: helpers.run_python(RANK, str(tmp_path), str(rank)), range(2)))
     shares = [int(result.stdout.split()[0]) for result in results]
     assert all(0 < share < 4 * 2**20 for share in shares)
-    assert all("refused" in result.stdout for result in results)
     expected = {"x": torch.arange(2.0**20), "y": [torch.ones(3), 7]}
     assert_same_trees(torch.load(tmp_path / "model.pt"), expected)
-    assert "other.pt" not in os.listdir(tmp_path)
+    for rank in range(2):  # files of their own
+        assert_same_trees(torch.load(tmp_path / f"own-{rank}.pt"), {"rank": torch.full((9,), rank)})
+
+
+@pytest.mark.parametrize(
+    ("partition", "partitioned", "writers"),
+    [(None, None, [True, False]), ("replica", True, [True, True]), (None, False, [True, True])],
+)
+def test_who_saves_the_models_file(partition: str | None, partitioned: bool | None, writers: list[bool]) -> None:
+    settings = {"checkpoint": {"writer": {"data_parallel": partition}}}
+    engine = CheckpointEngine(settings, None, partitioned)
+    assert [engine.is_data_parallel_writer(rank) for rank in range(2)] == writers
+    assert engine.preserves_storage_sharing() is True
 
 
 def test_python_and_mock_writers_are_there_to_compare_with(tmp_path: Path) -> None:

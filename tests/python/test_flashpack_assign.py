@@ -494,3 +494,101 @@ def test_phases_and_totals_are_printed_unless_silent(path: Path, capsys: pytest.
         "Not in the model: 1 names: extra",
         "Assigned 3 elements to 2 parameters and 0 buffers",
     ]
+
+
+# What is one tensor in the model and two in the file.
+
+
+@pytest.mark.parametrize("keep", [True, False])
+def test_tied_names_that_differ_in_the_file_are_refused(path: Path, keep: bool) -> None:
+    model = Tied()
+    before = snapshot(model)
+    pack_to_file({"embed.weight": torch.zeros(5, 3), "head.weight": torch.ones(5, 3)}, path)
+    problem = "does not fit Tied: embed.weight and head.weight are tied in the model and differ in the file"
+    with pytest.raises(penstock.ArgumentError, match=problem):
+        assign_from_file(model, path, keep_flash_ref_on_model=keep)
+    assert_untouched(model, before)
+    assign_from_file(model, path, strict=False)
+    assert model.head.weight is model.embed.weight
+    assert torch.equal(model.head.weight, torch.zeros(5, 3))
+    assign_from_file(model, path, ignore_names=["embed.weight"])
+    assert torch.equal(model.embed.weight, torch.ones(5, 3))
+
+
+def test_tied_names_of_different_types_are_refused(path: Path) -> None:
+    pack_to_file({"embed.weight": torch.zeros(5, 3), "head.weight": torch.zeros(5, 3).half()}, path)
+    with pytest.raises(penstock.ArgumentError, match=r"embed.weight and head.weight are tied in the model and differ"):
+        assign_from_file(Tied(), path)
+
+
+def test_equal_copies_of_tied_tensors_may_hold_anything(path: Path) -> None:
+    weight = torch.full((5, 3), float("nan"))
+    pack_to_file({"embed.weight": weight, "head.weight": weight.clone()}, path)
+    model = Tied()
+    assign_from_file(model, path)
+    assert model.head.weight is model.embed.weight
+    assert model.head.weight.isnan().all()
+
+
+# Extra state.
+
+
+class Counting(nn.Module):
+    """A module that saves more than parameters and buffers."""
+
+    def __init__(self, state: Any = None) -> None:
+        super().__init__()
+        self.inner = nn.Linear(2, 2)
+        self.state = state
+        self.refuses = False
+
+    def get_extra_state(self) -> Any:
+        return self.state
+
+    def set_extra_state(self, state: Any) -> None:
+        if self.refuses and state is not self.state:
+            raise ValueError("not this state")
+        self.state = state
+
+
+@pytest.mark.parametrize("target_dtype", [None, torch.bfloat16])
+def test_extra_state_comes_back(path: Path, target_dtype: torch.dtype | None) -> None:
+    model = nn.Sequential(Counting(torch.tensor([1, 200], dtype=torch.uint8)))
+    pack_to_file(model, path, target_dtype)
+    loaded = nn.Sequential(Counting())
+    assign_from_file(loaded, path, strict=True)
+    assert helpers.same(loaded[0].state, torch.tensor([1, 200], dtype=torch.uint8))
+    assert loaded[0].inner.weight.dtype == (target_dtype or torch.float32)
+
+
+def test_extra_state_that_is_no_tensor_is_refused_when_it_is_saved(path: Path) -> None:
+    message = "0._extra_state: a module's extra state is a dict, and a FlashPack file holds tensors only"
+    with pytest.raises(penstock.ArgumentError, match=message):
+        pack_to_file(nn.Sequential(Counting({"steps": 3})), path)
+    assert not path.exists()
+
+
+def test_extra_state_that_the_model_does_not_take_is_refused(path: Path) -> None:
+    pack_to_file({**Counting(torch.ones(1)).state_dict()}, path)
+    with pytest.raises(penstock.ArgumentError, match="names that are not in the model: _extra_state"):
+        assign_from_file(nn.ModuleDict({"inner": nn.Linear(2, 2)}), path)
+
+
+def test_extra_state_that_is_missing_counts_as_a_buffer(path: Path) -> None:
+    pack_to_file(nn.ModuleDict({"inner": nn.Linear(2, 2)}), path)
+    model = Counting(torch.ones(1))
+    assign_from_file(model, path)
+    assert torch.equal(model.state, torch.ones(1))
+    with pytest.raises(penstock.ArgumentError, match="buffers that are not in the file: _extra_state"):
+        assign_from_file(model, path, strict_buffers=True)
+
+
+def test_a_module_that_refuses_its_state_leaves_the_model_untouched(path: Path) -> None:
+    pack_to_file(Counting(torch.ones(1)), path)
+    model = Counting(torch.zeros(1))
+    model.refuses = True
+    before = snapshot(model)
+    with pytest.raises(ValueError, match="not this state"):
+        assign_from_file(model, path)
+    assert_untouched(model, before)
+    assert torch.equal(model.state, torch.zeros(1))

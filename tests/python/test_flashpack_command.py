@@ -478,3 +478,33 @@ def test_keywords_are_filtered_by_signature() -> None:
 
     assert commands.filter_kwargs_for_method({"a": 1, "b": 2}, narrow) == {"a": 1}
     assert commands.filter_kwargs_for_method({"a": 1, "b": 2}, wide) == {"a": 1, "b": 2}
+
+
+@pytest.mark.parametrize("suffix", ["safetensors", "pt"])
+def test_large_tensors_can_be_aligned(suffix: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    state = {"small": torch.ones(3), "first": torch.ones(70_001), "second": torch.ones(70_000)}
+    penstock.save(state, tmp_path / f"model.{suffix}")
+    made = tmp_path / "model.flashpack"
+    assert run(capsys, "convert", tmp_path / f"model.{suffix}", "--align-large")[0] == 0
+    index = get_flashpack_file_metadata(made)["index"]
+    assert {record["name"]: record["offset"] * 4 % 4096 for record in index} == {"first": 0, "second": 0, "small": 1536}
+    helpers.assert_same_tensors(revert_from_file(made), state)
+
+
+def test_a_folder_is_no_flashpack_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pack_to_file({"weight": torch.ones(2, 2), "bias": torch.ones(2)}, tmp_path / "model.flashpack")
+    calls = [
+        get_flashpack_file_metadata,
+        revert_from_file,
+        penstock.flashpack.deserialization.read_flashpack_file,
+        penstock.flashpack.read_flashpack_file_distributed,
+        lambda path: penstock.flashpack.assign_from_file(nn.Linear(2, 2), path),
+        lambda path: penstock.flashpack.assign_from_file(nn.Linear(2, 2), path, keep_flash_ref_on_model=True),
+    ]
+    for call in calls:
+        with pytest.raises(IsADirectoryError, match=f"{tmp_path}: cannot read: Is a directory"):
+            call(tmp_path)  # type: ignore[operator]
+    assert not penstock.flashpack.is_flashpack_file(tmp_path)
+    for name in ("revert", "metadata"):
+        expected = f"penstock-flashpack: {tmp_path}: cannot read: Is a directory\n"
+        assert run(capsys, name, tmp_path) == (1, "", expected)

@@ -133,6 +133,14 @@ def test_metadata_is_text(path: Path, metadata: Any) -> None:
         penstock.save({"x": torch.ones(1)}, path, metadata=metadata)
 
 
+def test_metadata_that_is_empty_is_written_as_the_reference_does(path: Path) -> None:
+    for metadata, keys in (({}, {"__metadata__", "x"}), (None, {"x"})):
+        penstock.save({"x": torch.ones(1)}, path, metadata=metadata)
+        data = path.read_bytes()
+        assert json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")]).keys() == keys
+        assert data == safetensors.torch.save({"x": torch.ones(1)}, metadata)
+
+
 def test_the_reference_reads_the_metadata(path: Path) -> None:
     penstock.save({"x": torch.ones(1)}, path, metadata={"format": "pt", "snow": "❄"})
     with safetensors.safe_open(path, "pt") as file:

@@ -8,22 +8,8 @@ from typing import Any
 
 import torch
 
-from ..errors import Error, FormatError, UnsupportedError
+from ..errors import FormatError
 from ._torch_settings import fakes_tensors, maps_shared, reads_big_endian, skips_data
-
-# How the engine says that a file is whole, but more than data or not of a kind that it reads. All else is damage.
-_NOT_DAMAGE = (
-    "is not one that a checkpoint's data needs",  # a global
-    "which data does not need",  # an opcode
-    "not a torch checkpoint",
-    "a TorchScript archive",
-    "its byte order is",
-    "written by a big-endian machine",
-    "is compressed (method",
-    "a tensor that is marked",  # conjugated, negated
-    "a storage that is a view of another",
-    "a string is not valid UTF-8",  # Python allows half of a surrogate pair
-)
 
 
 def needs_torch_to_save(f: Any, disable_byteorder_record: bool) -> str | None:
@@ -52,13 +38,11 @@ def needs_torch_to_load(f: Any, pickle_module: Any, pickle_load_args: dict[str, 
     return None
 
 
-def is_for_torch(problem: Error) -> bool:
-    """Whether torch may be able to load what the engine refused. What is damaged it must not try."""
-    return isinstance(problem, UnsupportedError) or any(words in str(problem) for words in _NOT_DAMAGE)
-
-
 def check_pickle(path: str) -> None:
-    """Refuses a zip whose pickle is not what was written: a damaged one can look like a program."""
+    """Refuses a zip whose pickle is not what was written: a damaged one can look like a program.
+
+    The engine has done so already where the records are not compressed.
+    """
     if not zipfile.is_zipfile(path):
         return
     with zipfile.ZipFile(path) as archive:

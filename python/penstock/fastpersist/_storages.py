@@ -50,7 +50,7 @@ class StorageParts:
             if self._save_size:
                 yield counts[i * COUNT_BYTES : (i + 1) * COUNT_BYTES]
             if storage.nbytes() > 0:
-                yield _bytes_of(storage).numpy().data
+                yield bytes_of(storage).numpy().data
 
 
 def _storage_and_dtype(entry: Any) -> tuple[torch.UntypedStorage, torch.dtype]:
@@ -68,8 +68,9 @@ def _storage_and_dtype(entry: Any) -> tuple[torch.UntypedStorage, torch.dtype]:
 def _on_cpu(storage: torch.UntypedStorage) -> torch.UntypedStorage:
     if storage.device.type == "meta":
         raise UnsupportedError("a storage on the meta device has no data")
-    return storage if storage.device.type == "cpu" else _bytes_of(storage).cpu().untyped_storage()
+    return storage if storage.device.type == "cpu" else bytes_of(storage).cpu().untyped_storage()
 
 
-def _bytes_of(storage: torch.UntypedStorage) -> torch.Tensor:
+def bytes_of(storage: torch.UntypedStorage) -> torch.Tensor:
+    """A storage as a tensor of bytes, over the same memory."""
     return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)

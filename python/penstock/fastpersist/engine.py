@@ -10,7 +10,7 @@ import torch
 from .._job import warn_of
 from .._options import path_text
 from .._save import save, save_async
-from ..errors import ArgumentError, Error, UnsupportedError
+from ..errors import ArgumentError, Error
 from .config import read_config
 from .save import save_stats
 from .serialization import load
@@ -19,8 +19,10 @@ from .writers import MockFileWriter, PyFileWriter
 if TYPE_CHECKING:
     from .._job import SaveJob
     from .._options import Path
+    from ._by_ranks import SaverOfRanks
     from .writers import FileWriter
 
+_DEFAULT_TIMEOUT = 300.0
 _BUSY = ("queue", "refuse")
 
 
@@ -33,9 +35,11 @@ class CheckpointEngine:
         engine.save(optimizer.state_dict(), "step-100/optim.pt")
         engine.commit("step-100")                                 # all of it is on the drive, or this raises
 
-    config_params: see `penstock.fastpersist.config`. dp_writer_config, optimize_dp_state: not needed. when_busy: a decoupled
+    config_params: see `penstock.fastpersist.config`. dp_writer_config: not needed. optimize_dp_state: False where every rank
+    has files of its own (ZeRO 3), so that data_parallel changes nothing. when_busy: a decoupled
     save while another background save of the process is under way waits for it ("queue"), so that there is one snapshot
     in memory at a time, or raises BusyError ("refuse"). weights_only: as of torch.load. durable: as of `penstock.save`.
+    timeout: with data_parallel, the seconds that ranks wait for each other.
 
     What fails in the background is raised by the next `save`, by `wait` and by `commit`; what nobody asked for is shown when
     the process exits, which waits for saves. An engine is used by one thread.
@@ -50,6 +54,7 @@ class CheckpointEngine:
         when_busy: str = "queue",
         weights_only: bool = True,
         durable: bool = True,
+        timeout: float = _DEFAULT_TIMEOUT,
     ) -> None:
         if when_busy not in _BUSY:
             raise ArgumentError(f'when_busy must be "queue" or "refuse", not {when_busy!r}')
@@ -59,6 +64,9 @@ class CheckpointEngine:
         self._when_busy = when_busy
         self._weights_only = weights_only
         self._durable = durable
+        self._timeout = timeout
+        self._shares_files = optimize_dp_state is None or bool(optimize_dp_state)
+        self._saver: SaverOfRanks | None = None
         self._commit_info: Any = None
         self._jobs: list[SaveJob] = []
         self._failures: list[Error] = []
@@ -72,14 +80,22 @@ class CheckpointEngine:
         os.makedirs(path, exist_ok=exist_ok)
 
     def save(self, state_dict: Any, path: Path) -> None:
-        """Saves one file. In the background it returns when the tensors may change again."""
+        """Saves one file. In the background it returns when the tensors may change again.
+
+        With data_parallel every rank calls it, for the same files in the same order.
+        """
+        by_ranks = self.config.writer.type == "fast" and self._is_parallel()
+        if by_ranks and self.config.writer.decoupled:
+            self._saver_of_ranks().take_turn(path)  # so that what went wrong before is known to all ranks, or none
         fresh = self._collect(finished_only=True)
         if fresh:
             raise fresh[0]
         if self.config.writer.type != "fast":
             self._save_by_python(state_dict, path)
-        elif self._is_parallel():
-            self._save_in_parallel(state_dict, path)
+        elif by_ranks and self.config.writer.decoupled:
+            self._save_by_ranks_in_background(state_dict, path)
+        elif by_ranks:
+            self._save_by_ranks(state_dict, path)
         elif self.config.writer.decoupled:
             self._save_in_background(state_dict, path)
         else:
@@ -110,7 +126,16 @@ class CheckpointEngine:
 
     def cleanup(self) -> None:
         """The end: commits what was created and not committed, and waits."""
-        self.commit(self._commit_info)
+        try:
+            self.commit(self._commit_info)
+        finally:
+            if self._saver is not None:
+                self._saver.close()
+                self._saver = None
+
+    def set_commit_info(self, info: Any) -> None:
+        """As `create`, without forgetting the statistics."""
+        self._commit_info = info
 
     def get_commit_info(self) -> Any:
         """What was created and not committed."""
@@ -120,7 +145,11 @@ class CheckpointEngine:
         return self.config.writer.decoupled
 
     def is_data_parallel_writer(self, dp_rank: int) -> bool:
-        """Every rank calls `save`; who writes is found there."""
+        """Whether this rank calls `save` for the model's own file. With data_parallel all do; who writes is found there."""
+        return dp_rank == 0 or not self._shares_files or self.config.writer.data_parallel is not None
+
+    def preserves_storage_sharing(self) -> bool:
+        """A view is saved with all of its storage, as torch.save does it."""
         return True
 
     def _save_in_background(self, state_dict: Any, path: Path) -> None:
@@ -132,14 +161,26 @@ class CheckpointEngine:
             raise
         self._jobs.append(job)
 
-    def _save_in_parallel(self, state_dict: Any, path: Path) -> None:
+    def _save_by_ranks(self, state_dict: Any, path: Path) -> None:
         from .._parallel import save_parallel
 
-        if self.config.writer.decoupled:
-            raise UnsupportedError(f"{path}: several ranks write one file only with decoupled: false")
-        partition = self.config.writer.data_parallel or "replica"
-        counters = save_parallel(state_dict, path, partition=partition, **self._arguments())
+        counters = save_parallel(
+            state_dict, path, partition=self._partition, timeout=self._timeout, **self._arguments()
+        )
         self._add_stats(save_stats(path_text(path), counters))
+
+    def _save_by_ranks_in_background(self, state_dict: Any, path: Path) -> None:
+        job = self._saver_of_ranks().save(state_dict, path, self._arguments())
+        self._jobs.append(job)
+        job.staged()
+
+    def _saver_of_ranks(self) -> SaverOfRanks:
+        """Made by the first save, by all ranks together."""
+        if self._saver is None or not self._saver.is_current:
+            from ._by_ranks import SaverOfRanks
+
+            self._saver = SaverOfRanks(self._partition, self._timeout, self._when_busy)
+        return self._saver
 
     def _save_by_python(self, state_dict: Any, path: Path) -> None:
         writer: FileWriter = MockFileWriter(path) if self.config.writer.type == "mock" else PyFileWriter(path)
@@ -147,8 +188,14 @@ class CheckpointEngine:
             torch.save(state_dict, writer, _use_new_zipfile_serialization=self.config.checkpoint_serialization)  # type: ignore[arg-type]
         self._add_stats(writer.stats)
 
+    @property
+    def _partition(self) -> str:
+        return self.config.writer.data_parallel or "replica"
+
     def _is_parallel(self) -> bool:
-        if self.config.writer.data_parallel is None or not torch.distributed.is_available():
+        if self.config.writer.data_parallel is None or not self._shares_files:
+            return False
+        if not torch.distributed.is_available():
             return False
         return torch.distributed.is_initialized() and torch.distributed.get_world_size() > 1
 

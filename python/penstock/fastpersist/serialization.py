@@ -14,10 +14,9 @@ from .. import _core
 from .._options import Stats, load_options, path_text
 from .._torch_files import make_tree_writer
 from .._tree import load_tree, load_tree_without_data
-from ..errors import FormatError, UnsupportedError
+from ..errors import UnsupportedError
 from ._fallback import (
     check_pickle,
-    is_for_torch,
     load_by_torch,
     needs_torch_to_load,
     needs_torch_to_save,
@@ -93,9 +92,7 @@ def load(
     if reason is None:
         try:
             return _load(path_text(f), map_location, map_by_default() if mmap is None else mmap, stats)
-        except (UnsupportedError, FormatError) as problem:
-            if not is_for_torch(problem):
-                raise
+        except UnsupportedError as problem:  # a sound file; one that is damaged torch must not try
             reason = str(problem)
         check_pickle(path_text(f))
     tree = load_by_torch(f, map_location, pickle_module, weights_only, mmap, pickle_load_args)

@@ -63,6 +63,9 @@ def _add_convert(commands: Any) -> None:
         parser.add_argument(
             f"--ignore-{what}", action="append", metavar="TEXT", help=f"leave out tensors by their {what}; repeatable"
         )
+    parser.add_argument(
+        "--align-large", action="store_true", help="begin tensors of 256 KiB and more at multiples of 4096 bytes"
+    )
     library = parser.add_mutually_exclusive_group()
     library.add_argument("--use-transformers", action="store_true", help="load the model with transformers")
     library.add_argument("--use-diffusers", action="store_true", help="load the model with diffusers")
@@ -111,6 +114,7 @@ def _convert(options: argparse.Namespace) -> None:
         use_diffusers=options.use_diffusers,
         silent=not options.verbose,
         overwrite=options.force,
+        align_large=options.align_large,
         progress=sys.stderr.isatty(),
         subfolder=options.subfolder,
         variant=options.variant,

@@ -10,6 +10,7 @@ import torch
 from torch.nn.parameter import is_lazy
 
 from ..errors import ArgumentError
+from ._cast import EXTRA_STATE
 from ._read import StoredTensor
 from .utils import human_num_elements, timer
 
@@ -54,6 +55,8 @@ class Match(NamedTuple):
     """Which tensor of the file goes where, and what is left."""
 
     sources: dict[str, list[str]]  # by name in the file: the names in the model, of which tied ones have one source
+    copies: dict[str, list[str]]  # by such a name: the others under which the file has the same tensor again
+    states: list[str]  # extra states of modules
     unexpected: list[str]
     missing: list[str]
     mismatches: list[str]  # as sentences
@@ -63,18 +66,22 @@ def assign(model: torch.nn.Module, source: Source, path: str, rules: Rules, sile
     """Replaces the model's tensors by the file's. Names, shapes and types are checked first, then all is read."""
     with timer("build_lookups", silent):
         slots = find_slots(model)
-        match = match_names(slots, source.tensors(), rules)
+        states = extra_states(model)
+        match = match_names(slots, source.tensors(), rules, states)
         missing_params = [name for name in match.missing if slots[name].is_parameter]
         missing_buffers = [name for name in match.missing if not slots[name].is_parameter]
-        if missing_buffers and (rules.strict_buffers or not silent):
+        if (missing_buffers or states) and (rules.strict_buffers or not silent):
             saved = model.state_dict()
             missing_buffers = [name for name in missing_buffers if name in saved]  # others are never in a file
+            missing_buffers += [name for name in states if name not in match.states and not rules.is_ignored(name)]
         _check(model, path, match, missing_params, missing_buffers, rules)
     with timer("read_payload", silent):
-        loaded = source.load(list(match.sources))
+        loaded = source.load([*match.sources, *match.states])
+        if rules.is_strict:
+            _check_copies(model, path, match, source, loaded)
     with timer("assign", silent):
         replacements = list(_replacements(slots, match.sources, loaded))
-        _replace(replacements)
+        _replace(replacements, [(states[name], loaded[name]) for name in match.states])
     if match.mismatches:
         warnings.warn(f"{path}: left out what does not fit: {listed(match.mismatches)}", stacklevel=3)
     if not silent:
@@ -91,10 +98,22 @@ def find_slots(model: torch.nn.Module) -> dict[str, Slot]:
     return slots
 
 
-def match_names(slots: Mapping[str, Slot], tensors: list[StoredTensor], rules: Rules) -> Match:
+def extra_states(model: torch.nn.Module) -> dict[str, torch.nn.Module]:
+    """The modules that take an extra state back, by the name that it has in a state dict."""
+    taking = {}
+    for prefix, module in model.named_modules(remove_duplicate=False):
+        if type(module).set_extra_state is not torch.nn.Module.set_extra_state:
+            taking[f"{prefix}.{EXTRA_STATE}" if prefix else EXTRA_STATE] = module
+    return taking
+
+
+def match_names(
+    slots: Mapping[str, Slot], tensors: list[StoredTensor], rules: Rules, states: Mapping[str, Any]
+) -> Match:
     """Compares the file's tensors with the model's."""
     wanted = {tensor.name: tensor for tensor in tensors if not rules.is_ignored(tensor.name)}
-    match = Match({}, [name for name in wanted if name not in slots], [], [])
+    found_states = [name for name in wanted if name in states]
+    match = Match({}, {}, found_states, [name for name in wanted if name not in slots and name not in states], [], [])
     for tied in _ties(slots).values():
         found = [name for name in tied if name in wanted]
         problems = [text for name in found if (text := _mismatch(wanted[name], slots[name].value, rules))]
@@ -102,6 +121,7 @@ def match_names(slots: Mapping[str, Slot], tensors: list[StoredTensor], rules: R
             match.mismatches.extend(problems)
         elif found:
             match.sources[found[0]] = tied
+            match.copies[found[0]] = found[1:]
         else:
             match.missing.extend(name for name in tied if not rules.is_ignored(name))
     return match
@@ -169,6 +189,25 @@ def _check(
         raise ArgumentError(f"{path} does not fit {type(model).__name__}: {'; '.join(problems)}")
 
 
+def _check_copies(
+    model: torch.nn.Module, path: str, match: Match, source: Source, loaded: Mapping[str, torch.Tensor]
+) -> None:
+    """What is one tensor in the model and several in the file must be the same there. One is read at a time."""
+    for first, others in match.copies.items():
+        for other in others:
+            if not _same_bits(loaded[first], source.load([other])[other]):
+                raise ArgumentError(
+                    f"{path} does not fit {type(model).__name__}: {first} and {other} are tied in the model and differ in "
+                    "the file (strict=False takes the first)"
+                )
+
+
+def _same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
+    if one.dtype != other.dtype:
+        return False
+    return torch.equal(one.reshape(-1).view(torch.uint8), other.reshape(-1).view(torch.uint8))
+
+
 def listed(names: list[str]) -> str:
     """The first few names, and how many more there are."""
     shown = ", ".join(names[:_NAMES_IN_A_MESSAGE])
@@ -198,16 +237,21 @@ def _replacement(slot: Slot, tensor: torch.Tensor) -> torch.Tensor:
     return torch.nn.Parameter(tensor, requires_grad=old.requires_grad)
 
 
-def _replace(replacements: list[tuple[Slot, torch.Tensor]]) -> None:
+def _replace(replacements: list[tuple[Slot, torch.Tensor]], states: list[tuple[torch.nn.Module, torch.Tensor]]) -> None:
     """Sets all of them; when a module objects, everything is put back."""
+    old_states = [(module, module.get_extra_state()) for module, _ in states]
     done: list[Slot] = []
     try:
         for slot, tensor in replacements:
             done.append(slot)
             setattr(slot.module, slot.attribute, tensor)
+        for module, state in states:
+            module.set_extra_state(state)
     except BaseException:
         for slot in reversed(done):
             setattr(slot.module, slot.attribute, slot.value)
+        for module, state in old_states:
+            module.set_extra_state(state)
         raise
 
 

@@ -17,11 +17,17 @@ from ..errors import ArgumentError, IoError, NoSpaceError
 # Conversions that take more than this are kept in a file that has no name, not in memory.
 MAX_MEMORY = 64 * 2**20
 _ALIGNMENT = 64
+EXTRA_STATE = "_extra_state"
 
 
 def engine_converts(source: torch.dtype, target: torch.dtype) -> bool:
     """Whether the engine converts while it writes: between floating types of whole bytes."""
     return all(name in FLOATING and BITS[name] >= 8 for name in (NAMES.get(source, "F4"), NAMES.get(target, "F4")))
+
+
+def is_extra_state(name: str) -> bool:
+    """Whether a name of a state dict is that of what a module adds to its parameters and buffers."""
+    return name.rpartition(".")[2] == EXTRA_STATE
 
 
 def converted(tensors: Mapping[str, Any], target: torch.dtype, directory: str) -> dict[str, Any]:
@@ -34,6 +40,8 @@ def converted(tensors: Mapping[str, Any], target: torch.dtype, directory: str) -
 def _needs_torch(name: str, tensor: Any, target: torch.dtype) -> bool:
     if not isinstance(tensor, torch.Tensor):
         raise ArgumentError(f"{name}: expected a torch tensor, not {type(tensor).__name__}")
+    if is_extra_state(name):
+        return False  # it is the module's own, often bytes
     return tensor.dtype != target and not engine_converts(tensor.dtype, target)
 
 

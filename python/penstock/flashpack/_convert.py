@@ -63,11 +63,12 @@ def state_dict_to_flashpack(
     silent: bool,
     overwrite: bool,
     progress: Progress = None,
+    align_large: bool = False,
 ) -> str:
     """Saves what is not ignored."""
     check_target(None, target, overwrite)
     kept = filter_state_dict(dict(state), ignored.names, ignored.prefixes, ignored.suffixes)
-    pack_to_file(kept, target, parsed_dtype(dtype), silent=silent, progress=progress)
+    pack_to_file(kept, target, parsed_dtype(dtype), silent=silent, align_large=align_large, progress=progress)
     return target
 
 
@@ -80,6 +81,7 @@ def file_to_flashpack(
     silent: bool,
     overwrite: bool,
     progress: Progress = None,
+    align_large: bool = False,
 ) -> str:
     """Converts a file of weights; without a target, to one beside it with the suffix .flashpack."""
     target = target or with_suffix(source, ".flashpack")
@@ -98,12 +100,22 @@ def file_to_flashpack(
             keep_metadata=False,  # as the original does; the files are the same
             overwrite=overwrite,
             progress=progress,
+            align_large=align_large,
         )
         print_phases(stats.phases, silent)
         return target
     else:
         state = load(source, framework="torch")
-    return state_dict_to_flashpack(state, target, kind, ignored, silent=silent, overwrite=overwrite, progress=progress)
+    return state_dict_to_flashpack(
+        state,
+        target,
+        kind,
+        ignored,
+        silent=silent,
+        overwrite=overwrite,
+        progress=progress,
+        align_large=align_large,
+    )
 
 
 def _is_kept(ignored: Ignored, tensor: TensorInfo) -> bool:

@@ -28,20 +28,31 @@ class DistributedError(Error, RuntimeError):
     """Another rank failed, died or did not answer, or has another file."""
 
 
-class Ranks:
-    """All ranks of the default process group, while they read one file. A context manager.
+def control_group(timeout: float) -> dist.ProcessGroup:
+    """A gloo group of all ranks, whose operations give up after `timeout` seconds. All ranks make it at the same point."""
+    group: dist.ProcessGroup = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout))
+    return group
 
-    They agree through a gloo group of their own, whose operations give up after `timeout` seconds: the caller's group may
-    wait much longer. On GPUs the data goes through the caller's NCCL group, everything else through gloo.
+
+class Ranks:
+    """All ranks of the default process group, while they read or write one file. A context manager.
+
+    They agree through a gloo group of their own: the caller's group may wait much longer, and may be in use by another thread.
+    `control` is one that is kept (see `control_group`, with the same time-out), used by one thread at a time; without it a new
+    one is made. On GPUs the data goes through the caller's NCCL group, everything else through gloo.
     """
 
-    def __init__(self, title: str, device: torch.device, timeout: float) -> None:
-        self.rank, self.world = dist.get_rank(), dist.get_world_size()
+    def __init__(
+        self, title: str, device: torch.device, timeout: float, control: dist.ProcessGroup | None = None
+    ) -> None:
         self._title = title
         self._timeout = timeout
-        self.uses_nccl = device.type == "cuda" and "nccl" in str(dist.get_backend_config())
+        self._keeps_control = control is not None
+        self.is_broken = False  # a rank did not answer: the group is of no more use
         with self._reachable():
-            self._control = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout))
+            self._control = control_group(timeout) if control is None else control
+        self.rank, self.world = self._control.rank(), self._control.size()
+        self.uses_nccl = device.type == "cuda" and "nccl" in str(dist.get_backend_config())
         self._data = dist.group.WORLD if self.uses_nccl else self._control
 
     def __enter__(self) -> Ranks:
@@ -50,7 +61,8 @@ class Ranks:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        dist.destroy_process_group(self._control)
+        if not self._keeps_control:
+            dist.destroy_process_group(self._control)
 
     def together(self, action: Callable[[], T]) -> T:
         """Runs `action` on every rank. Where one fails all raise: it its own error, the others one that names it."""
@@ -66,21 +78,25 @@ class Ranks:
         """The sender's bytes, on every rank."""
         with self._reachable():
             length = torch.tensor([len(content)])
-            dist.broadcast(length, sender, group=self._control)
+            self._control.broadcast(length, sender).wait()
             data = torch.frombuffer(bytearray(content), dtype=torch.uint8) if self.rank == sender and content else None
             data = torch.empty(int(length), dtype=torch.uint8) if data is None else data
             if len(data) > 0:
-                dist.broadcast(data, sender, group=self._control)
+                self._control.broadcast(data, sender).wait()
         return data.numpy().tobytes()
 
     def first_that_differs(self, digest: bytes) -> int | None:
         """The first rank whose digest is not rank 0's."""
+        digests = self.digests(digest)
+        return next((rank for rank, other in enumerate(digests) if other != digests[0]), None)
+
+    def digests(self, digest: bytes) -> list[bytes]:
+        """Every rank's, of the same length."""
         own = torch.frombuffer(bytearray(digest), dtype=torch.uint8)
-        everyone = torch.empty(self.world * len(own), dtype=torch.uint8)
+        everyone = [torch.empty_like(own) for _ in range(self.world)]
         with self._reachable():
-            _all_gather(everyone, own, group=self._control)
-        digests = everyone.view(self.world, -1)
-        return next((rank for rank in range(self.world) if not digests[rank].equal(digests[0])), None)
+            self._control.allgather(everyone, own).wait()
+        return [other.numpy().tobytes() for other in everyone]
 
     def exchange(self, block: torch.Tensor, step: Step, piece: torch.Tensor | None) -> None:
         """Gives every rank the shares of a step. `block` is bytes, and so is `piece`, what this rank has read."""
@@ -114,7 +130,7 @@ class Ranks:
         """Returns where all went well; the first rank that failed tells the others why."""
         flag = torch.tensor([0 if error is None else self.world - self.rank])
         with self._reachable():
-            dist.all_reduce(flag, op=dist.ReduceOp.MAX, group=self._control)
+            self._control.allreduce(flag, dist.ReduceOp.MAX).wait()
         if int(flag) == 0:
             return
         failed = self.world - int(flag)
@@ -131,6 +147,7 @@ class Ranks:
         except RuntimeError as problem:
             if isinstance(problem, Error):
                 raise
+            self.is_broken = True
             raise DistributedError(
                 f"{self._title}: a rank is gone, or did not answer within {self._timeout:g} s ({_gist(problem)})"
             ) from problem

@@ -50,6 +50,10 @@ class OpenFile:
 
 
 def _open(path: Path) -> _core.Reader:
+    if os.path.isdir(path):
+        _core.flashpack_footer(
+            path_text(path)
+        )  # refuses it, as the package does; `penstock.load` takes folders of shards
     try:
         reader = open_reader(path)
     except FormatError:

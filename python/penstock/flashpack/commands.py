@@ -47,6 +47,7 @@ def convert_to_flashpack_from_state_dict(
     silent: bool = True,
     *,
     overwrite: bool = True,
+    align_large: bool = False,
     progress: Progress = None,
 ) -> str:
     """Saves a state dict. Returns the path."""
@@ -54,7 +55,14 @@ def convert_to_flashpack_from_state_dict(
 
     ignored = Ignored(ignore_names, ignore_prefixes, ignore_suffixes)
     return state_dict_to_flashpack(
-        state_dict, destination_path, dtype, ignored, silent=silent, overwrite=overwrite, progress=progress
+        state_dict,
+        destination_path,
+        dtype,
+        ignored,
+        silent=silent,
+        overwrite=overwrite,
+        align_large=align_large,
+        progress=progress,
     )
 
 
@@ -68,6 +76,7 @@ def convert_to_flashpack_from_model(
     silent: bool = True,
     *,
     overwrite: bool = True,
+    align_large: bool = False,
     progress: Progress = None,
 ) -> str:
     """Saves a module's state. Returns the path."""
@@ -80,6 +89,7 @@ def convert_to_flashpack_from_model(
         ignore_suffixes,
         silent,
         overwrite=overwrite,
+        align_large=align_large,
         progress=progress,
     )
 
@@ -94,6 +104,7 @@ def convert_to_flashpack_from_state_dict_file(
     silent: bool = True,
     *,
     overwrite: bool = True,
+    align_large: bool = False,
     progress: Progress = None,
 ) -> str:
     """Converts a file: safetensors, a torch checkpoint, or another FlashPack file. Returns the path of the new one.
@@ -104,7 +115,14 @@ def convert_to_flashpack_from_state_dict_file(
 
     ignored = Ignored(ignore_names, ignore_prefixes, ignore_suffixes)
     return file_to_flashpack(
-        os.fsdecode(path), destination_path, dtype, ignored, silent=silent, overwrite=overwrite, progress=progress
+        os.fsdecode(path),
+        destination_path,
+        dtype,
+        ignored,
+        silent=silent,
+        overwrite=overwrite,
+        align_large=align_large,
+        progress=progress,
     )
 
 
@@ -150,13 +168,14 @@ def convert_to_flashpack(
     silent: bool = True,
     *,
     overwrite: bool = True,
+    align_large: bool = False,
     progress: Progress = None,
     **kwargs: Any,
 ) -> str:
     """Converts a module, a state dict, a file, a folder or a repository of the hub. Returns the path of what was made.
 
     The weights of a folder or a repository are packed as they are; with use_transformers or use_diffusers the model is
-    loaded by its class. kwargs: subfolder, variant, revision and so on, for these.
+    loaded by its class. kwargs: subfolder, variant, revision and so on, for these. align_large: as of `pack_to_file`.
     """
     source = model_or_state_dict_or_path_or_repo_id
     ignored = (ignore_names, ignore_prefixes, ignore_suffixes)
@@ -168,7 +187,14 @@ def convert_to_flashpack(
         if destination_path is None:
             raise ArgumentError("a state dict or a module needs a destination")
         return convert_to_flashpack_from_state_dict(
-            state, destination_path, dtype, *ignored, silent, overwrite=overwrite, progress=progress
+            state,
+            destination_path,
+            dtype,
+            *ignored,
+            silent,
+            overwrite=overwrite,
+            align_large=align_large,
+            progress=progress,
         )
     source = os.fsdecode(source)
     is_part = any(kwargs.get(name) for name in ("subfolder", "variant"))
@@ -178,12 +204,28 @@ def convert_to_flashpack(
         if destination_path is None and os.path.isdir(source):
             destination_path = os.path.join(source, _WEIGHTS_NAME)
         return convert_to_flashpack_from_state_dict_file(
-            source, destination_path, dtype, *ignored, silent, overwrite=overwrite, progress=progress
+            source,
+            destination_path,
+            dtype,
+            *ignored,
+            silent,
+            overwrite=overwrite,
+            align_large=align_large,
+            progress=progress,
         )
     if not os.path.exists(source) and destination_path is None:
         raise ArgumentError(f"{source}: no such file or folder; a repository of the hub needs a destination")
     return _convert_pretrained(
-        source, destination_path, dtype, ignored, library, silent, overwrite=overwrite, progress=progress, **kwargs
+        source,
+        destination_path,
+        dtype,
+        ignored,
+        library,
+        silent,
+        overwrite=overwrite,
+        align_large=align_large,
+        progress=progress,
+        **kwargs,
     )
 
 
@@ -217,6 +259,7 @@ def _convert_pretrained(
     silent: bool,
     *,
     overwrite: bool = True,
+    align_large: bool = False,
     progress: Progress = None,
     **kwargs: Any,
 ) -> str:
@@ -233,6 +276,7 @@ def _convert_pretrained(
         library=library,
         silent=silent,
         overwrite=overwrite,
+        align_large=align_large,
         progress=progress,
         **kwargs,
     )

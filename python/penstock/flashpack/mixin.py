@@ -109,6 +109,8 @@ class FlashPackMixin:
         align_bytes: int = DEFAULT_ALIGN_BYTES,
         silent: bool = False,
         num_workers: int = DEFAULT_NUM_WRITE_WORKERS,
+        *,
+        align_large: bool = False,
     ) -> None:
         """Saves the module's state; see `pack_to_file`."""
         pack_to_file(
@@ -119,6 +121,7 @@ class FlashPackMixin:
             align_bytes=align_bytes,
             silent=silent,
             num_workers=num_workers,
+            align_large=align_large,
         )
 
 

@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from .._load import title
+from .._progress import reporting
 from .._save import save
 from ..errors import ArgumentError
-from ._cast import converted, engine_converts
+from ._cast import converted, engine_converts, is_extra_state
 from ._storage import MacroblockPlan, TensorIndexRecord
+from ._stream import Layout, needs_stream, pack_stream
 from .constants import (
     DEFAULT_ALIGN_BYTES,
     DEFAULT_NUM_WRITE_WORKERS,
@@ -49,6 +52,8 @@ __all__ = [
     "torch_dtype_to_numpy_dtype",
 ]
 
+_MAX_STREAM_ALIGNMENT = 2**20
+
 
 def pack_to_file(
     state_dict_or_model: Mapping[str, torch.Tensor] | torch.nn.Module,
@@ -59,20 +64,25 @@ def pack_to_file(
     silent: bool = True,
     num_workers: int = DEFAULT_NUM_WRITE_WORKERS,
     *,
+    align_large: bool = False,
     progress: Progress = None,
 ) -> None:
     """Saves a state dict or a module as a FlashPack file, atomically and durably. Missing folders are made.
 
-    target_dtype: convert every tensor to this, integers and booleans too. Floating tensors are converted while they are
-        written.
+    What is on another device comes over in pieces while it is written.
+
+    target_dtype: convert every tensor to this, integers and booleans too (but for those of a module's extra state).
+        Floating tensors are converted while they are written.
     name_order: write these names only, in this order; names that don't exist are passed over. By default large tensors
         come first.
     align_bytes: tensors begin at multiples of this; 0 packs them densely.
+    align_large: tensors of at least 256 KiB begin at multiples of 4096 bytes too, from where they can be read directly.
     silent: don't print how long each phase took.
     num_workers: not needed, the engine chooses.
     progress: as in `penstock.save`.
     """
     tensors = _in_order(_state_of(state_dict_or_model), name_order)
+    _check_extra_states(tensors)
     if align_bytes < 0:
         raise ArgumentError(f"align_bytes must not be negative: {align_bytes}")
     directory = os.path.dirname(os.path.abspath(os.fsdecode(destination_path)))
@@ -81,6 +91,11 @@ def pack_to_file(
         checked_dtype(target_dtype)
         dtype = target_dtype if engine_converts(target_dtype, target_dtype) else None
     os.makedirs(directory, exist_ok=True)
+    if align_bytes <= _MAX_STREAM_ALIGNMENT and needs_stream(tensors):
+        layout = Layout(align_bytes, align_large, keep_order=name_order is not None)
+        with reporting(progress, f"saving {title(destination_path)}") as callback:
+            print_phases(pack_stream(tensors, destination_path, target_dtype, layout, callback), silent)
+        return
     if target_dtype is not None:
         tensors = converted(tensors, target_dtype, directory)
     stats = save(
@@ -89,6 +104,7 @@ def pack_to_file(
         format="flashpack",
         dtype=dtype,
         align_bytes=align_bytes,
+        align_large=align_large,
         order="format" if name_order is None else "given",
         shared="duplicate",
         progress=progress,
@@ -102,6 +118,14 @@ def _state_of(state_dict_or_model: Any) -> Mapping[str, Any]:
     if isinstance(state_dict_or_model, Mapping):
         return state_dict_or_model
     raise ArgumentError(f"expected a state dict or a module, not {type(state_dict_or_model).__name__}")
+
+
+def _check_extra_states(tensors: Mapping[str, Any]) -> None:
+    for name, value in tensors.items():
+        if isinstance(name, str) and is_extra_state(name) and not isinstance(value, torch.Tensor):
+            raise ArgumentError(
+                f"{name}: a module's extra state is a {type(value).__name__}, and a FlashPack file holds tensors only"
+            )
 
 
 def _in_order(tensors: Mapping[str, Any], name_order: list[str] | None) -> dict[str, Any]:

@@ -42,6 +42,7 @@ def convert_pretrained(
     overwrite: bool = False,
     silent: bool = True,
     progress: Progress = None,
+    align_large: bool = False,
     **hub: Any,
 ) -> str:
     """Packs the weights of a model directory or repository. Returns the path of the file.
@@ -69,7 +70,12 @@ def convert_pretrained(
         model = _load_by_class(folder, checkpoint, variant, library)
         _writer(library)(model, target.parent, variant, {"target_dtype": dtype, "silent": silent, **_ignore(ignored)})
         return str(target)
-    options: dict[str, Any] = {"silent": silent, "overwrite": overwrite, "progress": progress}
+    options: dict[str, Any] = {
+        "silent": silent,
+        "overwrite": overwrite,
+        "progress": progress,
+        "align_large": align_large,
+    }
     if library is not None:
         state = _load_by_class(folder, checkpoint, variant, library).state_dict()
         state_dict_to_flashpack(state, str(target), dtype, ignored, **options)

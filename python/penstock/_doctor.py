@@ -1,0 +1,61 @@
+"""doctor: which way a load would take, why, and what would make it faster."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from . import _core
+from ._options import Stats, load_options, path_text
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from ._options import LoadTuning, Path
+
+
+class Advice(NamedTuple):
+    """Something that would make loads faster, or possible. `topic` is for programs."""
+
+    topic: str
+    problem: str
+    remedy: str
+
+
+class Diagnosis(NamedTuple):
+    """What `doctor` found. `now`, `cold` and `cold_reused` are what `load` would put into its `stats`, but for the time."""
+
+    files: list[Stats]
+    tensors: int
+    bytes: int
+    tensors_misaligned: int
+    bytes_misaligned: int
+    tensors_scattered: int
+    open_seconds: float
+    now: Stats
+    cold: Stats | None
+    cold_reused: Stats | None
+    staging_bytes: int
+    staging_registered: bool
+    open_files_needed: int
+    machine: Stats
+    advice: list[Advice]
+
+    def __repr__(self) -> str:
+        way = f"{self.now['path']}, {self.now['landing']}, {self.now['backend']}: {self.now['reason']}"
+        return f"<penstock.Diagnosis: {way}; {'; '.join(each.remedy for each in self.advice) or 'nothing to change'}>"
+
+
+def doctor(path: Path, *, dtype: Any = None, cache: str = "auto", **tuning: Unpack[LoadTuning]) -> Diagnosis:
+    """Tells which way `load` with the same arguments would take, into fresh memory, and loads nothing.
+
+    The way is planned by the code that loads, from what the kernel says now: `now` with the page cache as it is, `cold` with
+    nothing in it (None where files live there, as on tmpfs), `cold_reused` the same into memory that was used before. `files`
+    has what is known of each file, `machine` what this process may use, `advice` what would help.
+    """
+    found = _core.diagnose(path_text(path), load_options(dtype=dtype, cache=cache, **tuning))
+    found["files"] = [Stats(file) for file in found["files"]]
+    found["machine"] = Stats(found["machine"])
+    found["advice"] = [Advice(*each) for each in found["advice"]]
+    for name in ("now", "cold", "cold_reused"):
+        found[name] = None if found[name] is None else Stats(found[name])
+    return Diagnosis(**found)

@@ -1,0 +1,97 @@
+// inspect_machine(): what the system says about itself and about what it allows this process.
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/utsname.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <sstream>
+
+#include "io/engine.h"
+#include "memory/arena.h"
+#include "penstock/doctor.h"
+
+namespace penstock {
+namespace {
+
+std::string kernel_release() {
+  utsname name{};
+  return ::uname(&name) == 0 ? name.release : "";
+}
+
+std::optional<int> number_in(const char* path) {
+  std::ifstream file(path);
+  int number = 0;
+  if (!(file >> number)) return std::nullopt;
+  return number;
+}
+
+// The value of a line such as "Seccomp:  2" in /proc/self/status.
+bool has_seccomp_filter() {
+  std::ifstream status("/proc/self/status");
+  std::string key;
+  while (status >> key) {
+    int mode = 0;
+    if (key == "Seccomp:" && status >> mode) return mode != 0;
+  }
+  return false;
+}
+
+std::uint64_t limit_of(__rlimit_resource resource) {
+  rlimit limit{};
+  if (::getrlimit(resource, &limit) != 0) return 0;
+  return limit.rlim_cur == RLIM_INFINITY ? Machine::kUnlimited : limit.rlim_cur;
+}
+
+std::uint64_t count_open_files() {
+  std::uint64_t count = 0;
+  std::error_code error;
+  for (std::filesystem::directory_iterator it("/proc/self/fd", error), end; !error && it != end; it.increment(error)) {
+    ++count;
+  }
+  if (error) return limit_of(RLIMIT_NOFILE);  // not even this one more
+  return count > 0 ? count - 1 : 0;           // one is the listing's own
+}
+
+// The word in brackets of "always [madvise] never".
+std::string huge_pages_setting() {
+  if (::prctl(PR_GET_THP_DISABLE, 0, 0, 0, 0) == 1) return "never";
+  std::ifstream file("/sys/kernel/mm/transparent_hugepage/enabled");
+  for (std::string word; file >> word;) {
+    if (word.front() == '[') return word.substr(1, word.size() - 2);
+  }
+  return {};
+}
+
+std::vector<std::string> settings_in_force() {
+  std::vector<std::string> settings;
+  for (const char* name :
+       {"PENSTOCK_BACKEND", "PENSTOCK_BLOCK_SIZE", "PENSTOCK_QUEUE_DEPTH", "PENSTOCK_THREADS", "PENSTOCK_LANDING"}) {
+    const char* const value = std::getenv(name);
+    if (value != nullptr && *value != '\0') settings.push_back(std::string(name) + "=" + value);
+  }
+  return settings;
+}
+
+}  // namespace
+
+Machine inspect_machine() {
+  Machine machine;
+  machine.kernel = kernel_release();
+  machine.uring_error = uring_refusal();
+  machine.uring = machine.uring_error == 0;
+  machine.uring_disabled = number_in("/proc/sys/kernel/io_uring_disabled");
+  machine.seccomp = has_seccomp_filter();
+  machine.memory_available = available_memory();
+  machine.memory_limit = memory_limit();
+  machine.memory_limited_by_cgroup = machine.memory_limit < physical_memory();
+  machine.locked_memory_limit = limit_of(RLIMIT_MEMLOCK);
+  machine.open_files_limit = limit_of(RLIMIT_NOFILE);
+  machine.open_files = count_open_files();
+  machine.huge_pages = huge_pages_setting();
+  machine.environment = settings_in_force();
+  return machine;
+}
+
+}  // namespace penstock

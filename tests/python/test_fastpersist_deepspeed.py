@@ -1,0 +1,158 @@
+"""DeepSpeed's own code over our classes. Needs the deepspeed package, which `make test` does not install."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import helpers
+import pytest
+import torch
+
+if importlib.util.find_spec("deepspeed") is None:
+    pytest.skip("deepspeed is not installed", allow_module_level=True)
+
+PATIENCE_SECONDS = 300
+ON_CPU = {"DS_ACCELERATOR": "cpu"}
+
+STATE = """
+    import sys, types, torch
+    path, zipped = sys.argv[1], sys.argv[2] == "zip"
+    state = {"layers": [torch.randn(300, 100 + i) for i in range(4)], "half": torch.randn(333).bfloat16(), "step": 7}
+    torch.save(state, path + ".expected")
+"""
+
+
+def assert_saved(path: Path) -> None:
+    found, expected = torch.load(path), torch.load(f"{path}.expected")
+    assert found["step"] == expected["step"]
+    for one, other in zip([*found["layers"], found["half"]], [*expected["layers"], expected["half"]], strict=True):
+        assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("format", ["zip", "legacy"])
+@pytest.mark.parametrize("kind", ["FAST", "PYTHON", "MOCK"])
+def test_its_checkpoint_engine_takes_our_writers(tmp_path: Path, format: str, kind: str) -> None:
+    """FastCheckpointEngine and CheckpointWriterFactory as they are, over our writers and our aio handle."""
+    script = (
+        STATE
+        + """
+    from deepspeed.runtime.checkpoint_engine.fast_checkpoint_engine import FastCheckpointEngine
+    from deepspeed.runtime.model_checkpointing import writer_factory
+    from deepspeed.runtime.model_checkpointing.config import get_checkpoint_config
+    from deepspeed.runtime.model_checkpointing.data_parallel_writer_factory import DataParallelWriterConfig
+    from deepspeed.runtime.swap_tensor.aio_config import get_aio_config
+    from penstock import fastpersist
+
+    for name in ("FastFileWriter", "FastFileWriterConfig", "PyFileWriter", "MockFileWriter"):
+        setattr(writer_factory, name, getattr(fastpersist, name))
+    writer_factory.AsyncIOBuilder = lambda: types.SimpleNamespace(load=lambda: fastpersist.aio)
+    accelerator = types.SimpleNamespace(pin_memory=lambda tensor, make_copy: tensor, is_pinned=lambda tensor: True)
+    writer_factory.get_accelerator = lambda: accelerator
+    settings = {"checkpoint_serialization": zipped, "writer": {"type": sys.argv[3], "show_statistics": True}}
+    config = types.SimpleNamespace(
+        checkpoint_config=get_checkpoint_config({"checkpoint": settings}), aio_config=get_aio_config({})
+    )
+    engine = FastCheckpointEngine(config, DataParallelWriterConfig(1, 0, 0, 0, True), optimize_dp_state=False)
+    for _ in range(2):
+        engine.save(state, path)
+    assert engine.commit(None)
+    """
+    )
+    path = tmp_path / "model.pt"
+    result = helpers.run_python(script, str(path), format, kind, **ON_CPU)
+    assert result.stdout.count("stats = {") == 2
+    assert "'write_GB/s'" in result.stdout
+    if kind != "MOCK":
+        assert_saved(path)
+
+
+@pytest.mark.parametrize("format", ["zip", "legacy"])
+@pytest.mark.parametrize("double", ["double", "single"])
+def test_its_writer_takes_our_handle(tmp_path: Path, format: str, double: str) -> None:
+    """FastFileWriter and its buffers as they are, over our aio handle and its locked memory."""
+    script = (
+        STATE
+        + """
+    from deepspeed.io import FastFileWriter, FastFileWriterConfig, fast_file_writer
+    from penstock.fastpersist import aio_handle
+
+    # Its own is C++ that would have to be compiled here; it does this.
+    cast = lambda tensors: [tensor.reshape(-1).view(torch.uint8) for tensor in tensors]
+    fast_file_writer.UtilsBuilder = lambda: types.SimpleNamespace(
+        load=lambda: types.SimpleNamespace(cast_to_byte_tensor=cast)
+    )
+    handle = aio_handle(2**20, 32, False, True, 1)
+    buffer = handle.new_cpu_locked_tensor(2**20, torch.empty(0, dtype=torch.uint8))
+    config = FastFileWriterConfig(handle, buffer, sys.argv[3] == "double")
+    writer = FastFileWriter(path, config)
+    torch.save(state, writer, _use_new_zipfile_serialization=zipped)
+    writer.close()
+    """
+    )
+    path = tmp_path / "model.pt"
+    helpers.run_python(script, str(path), format, double, **ON_CPU)
+    assert_saved(path)
+
+
+def train(directory: Path, world: int, stage: int, writer: dict[str, Any]) -> list[dict[str, Any]]:
+    """Trains with DeepSpeed on gloo, and returns what each rank found."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    environment = {**os.environ, **ON_CPU, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    script = str(Path(__file__).with_name("deepspeed_rank.py"))
+    arguments = [str(world), str(directory), str(stage), json.dumps(writer)]
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, script, str(rank), *arguments],
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for rank in range(world)
+    ]
+    try:
+        said = [process.communicate(timeout=PATIENCE_SECONDS)[0] for process in ranks]
+    finally:
+        for process in ranks:
+            process.kill()
+            process.wait()
+    assert [process.returncode for process in ranks] == [0] * world, said
+    return [json.loads((directory / f"outcome-{rank}").read_text()) for rank in range(world)]
+
+
+# ZeRO's second and third stage build an extension of DeepSpeed's first, with a compiler.
+@pytest.mark.parametrize(
+    ("world", "stage", "writer"),
+    [
+        (1, 0, {"type": "fast", "decoupled": False}),
+        (2, 0, {"type": "fast", "decoupled": False}),
+        (2, 0, {"type": "fast", "decoupled": False, "data_parallel": "replica"}),
+        (2, 0, {"type": "fast", "decoupled": True, "data_parallel": "replica"}),
+        (2, 0, {"type": "fast", "decoupled": True, "data_parallel": "machine"}),
+        (2, 1, {"type": "fast", "decoupled": True, "data_parallel": "replica"}),
+        (2, 3, {"type": "fast", "decoupled": True, "data_parallel": "replica"}),
+    ],
+)
+def test_a_training_goes_on_where_its_checkpoint_was(
+    tmp_path: Path, world: int, stage: int, writer: dict[str, Any]
+) -> None:
+    found = train(tmp_path, world, stage, writer)
+    model = [f"zero_pp_rank_{rank}_mp_rank_00_model_states.pt" for rank in range(world)]
+    files = model if stage == 3 else ["mp_rank_00_model_states.pt"]
+    if stage > 0:
+        files = files + [f"zero_pp_rank_{rank}_mp_rank_00_optim_states.pt" for rank in range(world)]
+    for outcome in found:
+        assert outcome["resumed"] == outcome["losses"]
+        assert (outcome["epoch"], outcome["latest"]) == (7, "a")
+        assert set(files) <= set(outcome["files"])
+    everything = [name for outcome in found for name in outcome["saved"]]
+    assert set(everything) == set(files)
