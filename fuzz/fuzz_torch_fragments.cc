@@ -1,7 +1,7 @@
 // Any bytes as fragments of a legacy torch file.
 //
-// A file that parses, cut as FastPersist's writers cut it, must come back byte for byte. Anything else, cut in two, must
-// be refused by an Error of one line or give a file that parses.
+// A file that parses, cut as FastPersist's writers cut it, must come back byte for byte. Anything else, cut in two,
+// must be refused by an Error of one line or give a file that parses.
 #include <deque>
 
 #include "format/memory_source.h"
