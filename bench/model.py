@@ -147,6 +147,13 @@ def encode_header(tensors: list[Tensor]) -> bytes:
     return struct.pack("<Q", len(text)) + text
 
 
+def steps(nbytes: int, most: int = 1 << 26) -> Iterator[int]:
+    """Whole pages, up to the last: Python makes at most 256 MiB of random bytes in one call."""
+    while nbytes > 0:
+        yield min(nbytes, most)
+        nbytes -= most
+
+
 def write(path: Path, tensors: list[Tensor], seed: int) -> Expected:
     """Writes seeded random bytes, and remembers what they were beside the file."""
     tensors = sorted(tensors)
@@ -155,10 +162,11 @@ def write(path: Path, tensors: list[Tensor], seed: int) -> Expected:
     with path.open("wb") as file:
         file.write(encode_header(tensors))
         for tensor in tensors:
-            data = generator.randbytes(tensor_nbytes(tensor))
-            file.write(data)
-            checksum = zlib.crc32(data, checksum)
-            page_sample += sum(data[::PAGE_SIZE])
+            for nbytes in steps(tensor_nbytes(tensor)):
+                data = generator.randbytes(nbytes)
+                file.write(data)
+                checksum = zlib.crc32(data, checksum)
+                page_sample += sum(data[::PAGE_SIZE])
     expected = Expected(sum(map(tensor_nbytes, tensors)), len(tensors), checksum, page_sample)
     path.with_suffix(".json").write_text(json.dumps({**asdict(expected), "seed": seed}))
     return expected

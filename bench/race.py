@@ -199,10 +199,17 @@ def describe(setting: Setting, arguments: argparse.Namespace, rounds: int) -> di
     }
 
 
-def run(cases: list[Case], setting: Setting, rounds: int, seed: int) -> list[Series]:
+def run(cases: list[Case], setting: Setting, rounds: int, seed: int, left_out: dict[str, str]) -> list[Series]:
+    """A competitor that fails is left out from then on, aloud: it doesn't cost the others their race."""
     all_series: dict[str, Series] = {}
+
+    def failed(case: Case, reason: str) -> None:
+        print(f"[bench] FAILED, and left out: {case.key}: {reason}", flush=True)
+        left_out[case.key] = f"failed: {reason.splitlines()[0]}"
+        all_series.pop(case.key, None)
+
     total, begin = sum(min(rounds, case.race.most_rounds) for case in cases), time.monotonic()
-    for done, (series, number) in enumerate(run_rounds(cases, setting, rounds, seed), start=1):
+    for done, (series, number) in enumerate(run_rounds(cases, setting, rounds, seed, failed), start=1):
         all_series[series.case.key] = series
         tell(f"round {number + 1}/{rounds}  {series.case.key}", series, done, total, begin)
     return list(all_series.values())
@@ -234,9 +241,13 @@ def measure(arguments: argparse.Namespace, cases: list[Case]) -> run_results.Res
     for key, value in measured.about.items():
         print(f"[bench] {key.replace('_', ' ')}: {value}")
     begin = time.monotonic()
-    measured.series = run(cases, setting, rounds, arguments.seed)
+    measured.series = run(cases, setting, rounds, arguments.seed, measured.left_out)
     if grows(arguments):
-        grow(measured, setting, gib, rounds, arguments.seed)
+        try:
+            grow(measured, setting, gib, rounds, arguments.seed)
+        except (MeasurementError, subprocess.CalledProcessError) as error:
+            print(f"[bench] FAILED: growth: {error}", flush=True)
+            measured.left_out["growth"] = f"failed: {error}"
     measured.about["minutes"] = round((time.monotonic() - begin) / 60, 1)
     return measured
 
@@ -264,7 +275,7 @@ def main() -> int:
         run_results.write(path, run_results.as_json(measured))
         print(f"[bench] every measurement: {path.relative_to(ROOT)}")
     present.write(measured, arguments.chart, arguments.document)
-    return 0
+    return 1 if any(reason.startswith("failed: ") for reason in measured.left_out.values()) else 0
 
 
 if __name__ == "__main__":

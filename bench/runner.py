@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ import torch_file
 from cases import COLD, HALF, Case, Race, Task
 
 MEASURE = Path(__file__).resolve().parent / "measure.py"
+Failed = Callable[[Case, str], None]  # is told who failed, and why
 
 
 class MeasurementError(Exception):
@@ -223,19 +225,38 @@ def check(case: Case, result: dict[str, Any], wanted: model.Expected) -> None:
             raise MeasurementError(f"{case.key}: {key} is {result[key]}, the model's is {right}")
 
 
-def run_rounds(cases: list[Case], setting: Setting, rounds: int, seed: int) -> Iterator[tuple[Series, int]]:
-    """Yields after each measurement the series it belongs to and the round; every case runs once per round, up to its most."""
+@contextmanager
+def left_out_if_it_fails(case: Case, out: set[str], failed: Failed | None) -> Iterator[None]:
+    try:
+        yield
+    except (MeasurementError, subprocess.CalledProcessError) as error:
+        if failed is None:
+            raise
+        out.add(case.key)
+        failed(case, str(error))
+
+
+def run_rounds(
+    cases: list[Case], setting: Setting, rounds: int, seed: int, failed: Failed | None = None
+) -> Iterator[tuple[Series, int]]:
+    """Yields after each measurement the series it belongs to and the round; every case runs once per round, up to its most.
+
+    A competitor that fails ends the race, or, with `failed`, is told to it and takes no further part.
+    """
     order = random.Random(seed)
-    series = [Series(case) for case in cases]
+    series, out = [Series(case) for case in cases], set[str]()
     for case in cases:
-        ensure_input(case, setting)
+        with left_out_if_it_fails(case, out, failed):
+            ensure_input(case, setting)
     for number in range(rounds):
         order.shuffle(series)
         for one in series:
-            if number >= one.case.race.most_rounds:
+            if number >= one.case.race.most_rounds or one.case.key in out:
                 continue
-            one.add(measure(one.case, setting, verify=number == 0))
-            yield one, number
+            with left_out_if_it_fails(one.case, out, failed):
+                one.add(measure(one.case, setting, verify=number == 0))
+            if one.case.key not in out:
+                yield one, number
 
 
 def find_peer_python(root: Path) -> str:
