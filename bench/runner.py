@@ -229,7 +229,7 @@ def check(case: Case, result: dict[str, Any], wanted: model.Expected) -> None:
 def left_out_if_it_fails(case: Case, out: set[str], failed: Failed | None) -> Iterator[None]:
     try:
         yield
-    except (MeasurementError, subprocess.CalledProcessError) as error:
+    except (MeasurementError, subprocess.CalledProcessError, OSError) as error:
         if failed is None:
             raise
         out.add(case.key)
