@@ -12,7 +12,7 @@ help:
 	@echo
 	@echo 'make setup    Debian packages and the Python environment .venv'
 	@echo 'make build    the Python package and the penstock command, installed in .venv'
-	@echo 'make bench    the measured race against other loaders: most of an hour; BENCH="--quick" takes two minutes'
+	@echo 'make bench    the measured race against other loaders: an hour and a half; BENCH="--quick" takes two minutes'
 	@echo '              BENCH="--races engine,shapes --rounds 9" and other arguments are passed on, see bench/README.md'
 	@echo 'make fuzz     every fuzz target for FUZZ_SECONDS ($(FUZZ_SECONDS))'
 	@echo 'make format   formats C++ and Python'
