@@ -43,14 +43,14 @@ def drop_page_cache(paths: list[Path], everything: bool = True) -> None:
 
 def warm_page_cache(path: Path) -> None:
     for file in files_of(path):
-        _read(file, 0, file.stat().st_size)
+        _read(file, 0, file.stat().st_size, exactly=False)
 
 
 def warm_half(path: Path) -> None:
     """Of every file, already cold, every other stretch of 64 MiB (an eighth of smaller files) into the page cache."""
     for file in files_of(path):
         for begin, end in resident_stretches(file.stat().st_size):
-            _read(file, begin, end)
+            _read(file, begin, end, exactly=True)
 
 
 def resident_stretches(size: int) -> list[tuple[int, int]]:
@@ -59,10 +59,12 @@ def resident_stretches(size: int) -> list[tuple[int, int]]:
     return [(begin, min(begin + length, size)) for begin in range(0, size, 2 * length)]
 
 
-def _read(path: Path, begin: int, end: int) -> None:
+def _read(path: Path, begin: int, end: int, exactly: bool) -> None:
+    """With `exactly` nothing is read ahead, which also makes the cache's pages small and slow to map: not for whole files."""
     buffer = bytearray(4 << 20)
     with path.open("rb", buffering=0) as file:
-        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)  # reads nothing that was not asked for
+        if exactly:
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)
         file.seek(begin)
         while begin < end:
             count = file.readinto(memoryview(buffer)[: min(len(buffer), end - begin)])
