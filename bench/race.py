@@ -199,13 +199,16 @@ def describe(setting: Setting, arguments: argparse.Namespace, rounds: int) -> di
     }
 
 
-def run(cases: list[Case], setting: Setting, rounds: int, seed: int, left_out: dict[str, str]) -> list[Series]:
+def run(
+    cases: list[Case], setting: Setting, rounds: int, seed: int, left_out: dict[str, str] | None = None
+) -> list[Series]:
     """A competitor that fails is left out from then on, aloud: it doesn't cost the others their race."""
     all_series: dict[str, Series] = {}
 
     def failed(case: Case, reason: str) -> None:
         print(f"[bench] FAILED, and left out: {case.key}: {reason}", flush=True)
-        left_out[case.key] = f"failed: {reason.splitlines()[0]}"
+        if left_out is not None:
+            left_out[case.key] = f"failed: {reason.splitlines()[0]}"
         all_series.pop(case.key, None)
 
     total, begin = sum(min(rounds, case.race.most_rounds) for case in cases), time.monotonic()

@@ -9,6 +9,7 @@ import argparse
 import contextlib
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -200,6 +201,8 @@ def main() -> int:
     unknown = [name for name in chosen if name not in STAGES]
     if unknown:
         parser.error(f"there is no stage {', '.join(unknown)}; there are {', '.join(STAGES)}")
+    # Whoever runs this in the background has SIGINT ignored, and so would the tests of interrupts.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.stdout.reconfigure(line_buffering=True)  # what the runners print must not overtake it
     shutil.rmtree(REPORTS, ignore_errors=True)
     REPORTS.mkdir(parents=True)
