@@ -23,7 +23,7 @@ install_package() {
 }
 
 wanted=$(fingerprint)
-if [ "$(cat "$stamp" 2>/dev/null)" = "$wanted" ]; then
+if [ "$(cat "$stamp" 2>/dev/null)" = "$wanted" ] && [ -x .venv/bin/penstock ]; then
   echo "[build] python package: up to date"
   exit 0
 fi
