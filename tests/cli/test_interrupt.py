@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import time
+from functools import partial
 from pathlib import Path
 
 import cli_files as files
@@ -15,7 +16,10 @@ from cli_command import PATIENCE_SECONDS, is_writing, wait_until
 def interrupt_while_writing(command: list[str], directory: Path, signal_number: int) -> tuple[int, str]:
     """Runs a command on a.safetensors, sends a signal once it writes, and gives its exit code and standard error."""
     before = files.names_in(directory)
-    process = subprocess.Popen(command, cwd=directory, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    heeded = partial(signal.signal, signal_number, signal.SIG_DFL)  # nohup, or a shell's background, has it ignored
+    process = subprocess.Popen(
+        command, cwd=directory, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=heeded
+    )
     source = directory.resolve() / "a.safetensors"
     wait_until(lambda: is_writing(process, source), process)
     time.sleep(0.05)
