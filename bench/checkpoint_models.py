@@ -10,6 +10,8 @@ import math
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from model import gpt2_shapes
+
 if TYPE_CHECKING:
     import torch
 
@@ -36,20 +38,7 @@ def tiny_t5(extent: Callable[[int], int]) -> Shapes:
 
 
 def gpt2_large(extent: Callable[[int], int]) -> Shapes:
-    width, vocabulary, positions = extent(1280), extent(50257), extent(1024)
-    shapes = {"wte.weight": [vocabulary, width], "wpe.weight": [positions, width]}
-    shapes |= {"ln_f.weight": [width], "ln_f.bias": [width]}
-    for layer in range(36):
-        for name, rows, columns in (
-            ("attn.c_attn", width, 3 * width),
-            ("attn.c_proj", width, width),
-            ("mlp.c_fc", width, 4 * width),
-            ("mlp.c_proj", 4 * width, width),
-        ):
-            shapes[f"h.{layer}.{name}.weight"] = [rows, columns]
-            shapes[f"h.{layer}.{name}.bias"] = [columns]
-        shapes |= {f"h.{layer}.{norm}.{part}": [width] for norm in ("ln_1", "ln_2") for part in ("weight", "bias")}
-    return shapes
+    return gpt2_shapes(extent(1280), 36, extent(50257), extent(1024))
 
 
 def phi3(extent: Callable[[int], int]) -> Shapes:

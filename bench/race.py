@@ -202,17 +202,18 @@ def describe(setting: Setting, arguments: argparse.Namespace, rounds: int) -> di
 def run(
     cases: list[Case], setting: Setting, rounds: int, seed: int, left_out: dict[str, str] | None = None
 ) -> list[Series]:
-    """A competitor that fails is left out from then on, aloud: it doesn't cost the others their race."""
+    """With `left_out` a competitor that fails goes there, aloud, and doesn't cost the others their race."""
     all_series: dict[str, Series] = {}
 
     def failed(case: Case, reason: str) -> None:
+        assert left_out is not None
         print(f"[bench] FAILED, and left out: {case.key}: {reason}", flush=True)
-        if left_out is not None:
-            left_out[case.key] = f"failed: {reason.splitlines()[0]}"
+        left_out[case.key] = f"failed: {reason.splitlines()[0]}"
         all_series.pop(case.key, None)
 
     total, begin = sum(min(rounds, case.race.most_rounds) for case in cases), time.monotonic()
-    for done, (series, number) in enumerate(run_rounds(cases, setting, rounds, seed, failed), start=1):
+    rounds_of_all = run_rounds(cases, setting, rounds, seed, None if left_out is None else failed)
+    for done, (series, number) in enumerate(rounds_of_all, start=1):
         all_series[series.case.key] = series
         tell(f"round {number + 1}/{rounds}  {series.case.key}", series, done, total, begin)
     return list(all_series.values())

@@ -107,6 +107,9 @@ SHAPE_RACES = (
     *(ONE_COLD, ONE_WARM, MIB_COLD, MIB_WARM),
 )
 
+# For libraries that load any checkpoint in any state.
+EVERY_LOAD = (COLD_LOAD, WARM_LOAD, HALF_LOAD, LOAD_MANY, *SHAPE_RACES)
+
 RACES = (*ENGINE_RACES, *FLASHPACK_RACES, *TORCH_RACES, *SHAPE_RACES)
 GROUPS = {"engine": ENGINE_RACES, "flashpack": FLASHPACK_RACES, "torch": TORCH_RACES, "shapes": SHAPE_RACES}
 
@@ -115,7 +118,8 @@ GROW_LOAD = Race("cold load", "grow-load", COLD, input="grown")
 GROW_SAVE = Race("durable save", "grow-save", COLD, input="grown", saves=True)
 GROW_LOAD_COUNT = Race("warm load", "grow-load-count", WARM, input="grown", unit="ms", repeats=3)
 GROW_SAVE_COUNT = Race("durable save", "grow-save-count", COLD, input="grown", saves=True, unit="ms")
-GROWTH_RACES = (GROW_LOAD, GROW_SAVE, GROW_LOAD_COUNT, GROW_SAVE_COUNT)
+GROW_LOADS, GROW_SAVES = (GROW_LOAD, GROW_LOAD_COUNT), (GROW_SAVE, GROW_SAVE_COUNT)
+GROWTH_RACES = (*GROW_LOADS, *GROW_SAVES)
 
 # The two comparisons that FlashPack publishes; flashpack_compare.py runs them.
 STATE_DICT = Race("GPT-2's weights into a model, warm", "state-dict", WARM, input="gpt2", unit="ms")

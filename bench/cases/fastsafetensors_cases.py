@@ -12,8 +12,7 @@ from cases import (
     COLD_REUSED,
     GROW_LOAD,
     GROW_LOAD_COUNT,
-    GROW_SAVE,
-    GROW_SAVE_COUNT,
+    GROW_SAVES,
     HALF_LOAD,
     MIB_COLD,
     MIB_WARM,
@@ -91,5 +90,5 @@ CASES = [
     Case("fastsafetensors ParallelSaver", SAVE, "peer", start=save, **SHARDS),
     Case("fastsafetensors", GROW_LOAD, "peer", start=load),
     Case("fastsafetensors", GROW_LOAD_COUNT, "peer", start=load_through_page_cache),
-    *(Case("fastsafetensors", race, "peer", start=save, **SHARDS) for race in (GROW_SAVE, GROW_SAVE_COUNT)),
+    *(Case("fastsafetensors", race, "peer", start=save, **SHARDS) for race in GROW_SAVES),
 ]

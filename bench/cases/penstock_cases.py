@@ -6,27 +6,13 @@ from collections.abc import Callable
 from typing import Any
 
 from cases import (
-    COLD_LOAD,
     COLD_REUSED,
-    GROW_LOAD,
-    GROW_LOAD_COUNT,
-    GROW_SAVE,
-    GROW_SAVE_COUNT,
-    HALF_LOAD,
+    EVERY_LOAD,
+    GROW_LOADS,
+    GROW_SAVES,
     IMPORT,
-    LOAD_MANY,
-    MIB_COLD,
-    MIB_WARM,
-    MOE_COLD,
-    MOE_WARM,
-    ONE_COLD,
-    ONE_WARM,
     OPEN_MANY,
     SAVE,
-    SHARDS_COLD,
-    SHARDS_WARM,
-    SMALL_TENSORS_COLD,
-    SMALL_TENSORS_WARM,
     WARM_LOAD,
     Case,
     Task,
@@ -91,17 +77,14 @@ def open_and_list(task: Task) -> Callable[[], Any]:
     return list_names
 
 
-LOADS = (COLD_LOAD, WARM_LOAD, HALF_LOAD, LOAD_MANY, SHARDS_COLD, SHARDS_WARM, MOE_COLD, MOE_WARM)
-MORE_LOADS = (SMALL_TENSORS_COLD, SMALL_TENSORS_WARM, ONE_COLD, ONE_WARM, MIB_COLD, MIB_WARM)
-
 CASES = [
-    *(Case("penstock.load", race, "ours", start=load) for race in (*LOADS, *MORE_LOADS)),
+    *(Case("penstock.load", race, "ours", start=load) for race in EVERY_LOAD),
     Case("penstock.load", COLD_REUSED, "ours", start=load_into_reused_memory),
     Case("penstock.load_into", COLD_REUSED, "ours", start=load_into),
     Case("penstock.load, copied", WARM_LOAD, "ours", start=load_copy),
     Case("penstock.save", SAVE, "ours", start=save),
     Case("penstock.open", OPEN_MANY, "ours", start=open_and_list),
     Case("import penstock", IMPORT, "ours", external=import_seconds("penstock")),
-    *(Case("penstock", race, "ours", start=load) for race in (GROW_LOAD, GROW_LOAD_COUNT)),
-    *(Case("penstock", race, "ours", start=save) for race in (GROW_SAVE, GROW_SAVE_COUNT)),
+    *(Case("penstock", race, "ours", start=load) for race in GROW_LOADS),
+    *(Case("penstock", race, "ours", start=save) for race in GROW_SAVES),
 ]

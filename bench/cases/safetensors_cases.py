@@ -9,25 +9,14 @@ from typing import Any
 from cases import (
     COLD_LOAD,
     COLD_REUSED,
-    GROW_LOAD,
-    GROW_LOAD_COUNT,
-    GROW_SAVE,
-    GROW_SAVE_COUNT,
-    HALF_LOAD,
+    EVERY_LOAD,
+    GROW_LOADS,
+    GROW_SAVES,
     IMPORT,
-    LOAD_MANY,
-    MIB_COLD,
     MIB_WARM,
-    MOE_COLD,
     MOE_WARM,
-    ONE_COLD,
-    ONE_WARM,
     OPEN_MANY,
     SAVE,
-    SHARDS_COLD,
-    SHARDS_WARM,
-    SMALL_TENSORS_COLD,
-    SMALL_TENSORS_WARM,
     WARM_LOAD,
     Case,
     Start,
@@ -87,17 +76,15 @@ def import_seconds(module: str) -> Callable[[Task, str], dict[str, float]]:
     return measure
 
 
-MAPPED = (COLD_LOAD, WARM_LOAD, HALF_LOAD, LOAD_MANY, SHARDS_COLD, SHARDS_WARM, MOE_COLD, MOE_WARM)
-MAPPED_TOO = (SMALL_TENSORS_COLD, SMALL_TENSORS_WARM, ONE_COLD, ONE_WARM, MIB_COLD, MIB_WARM)
 READ = (COLD_LOAD, WARM_LOAD, MOE_WARM, MIB_WARM)
 
 CASES = [
-    *(Case("safetensors load_file", race, "peer", start=load) for race in (*MAPPED, *MAPPED_TOO)),
+    *(Case("safetensors load_file", race, "peer", start=load) for race in EVERY_LOAD),
     *(Case("safetensors load_file, pread", race, "peer", start=pread) for race in READ),
     Case("safetensors load_file", COLD_REUSED, "peer", start=again(load)),
     Case("safetensors save_file + fsync", SAVE, "peer", start=save),
     Case("safetensors safe_open", OPEN_MANY, "peer", start=open_and_list),
     Case("import safetensors", IMPORT, "peer", external=import_seconds("safetensors")),
-    *(Case("safetensors", race, "peer", start=load) for race in (GROW_LOAD, GROW_LOAD_COUNT)),
-    *(Case("safetensors + fsync", race, "peer", start=save) for race in (GROW_SAVE, GROW_SAVE_COUNT)),
+    *(Case("safetensors", race, "peer", start=load) for race in GROW_LOADS),
+    *(Case("safetensors + fsync", race, "peer", start=save) for race in GROW_SAVES),
 ]

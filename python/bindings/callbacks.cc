@@ -14,6 +14,12 @@ bool is_main_thread() {
   return nb::cast<unsigned long>(main_thread.attr("ident")) == PyThread_get_thread_ident();
 }
 
+// In one line, for those who wait for a save in the background and never see the exception itself.
+std::string describe(const nb::python_error& error) {
+  const std::string text = nb::cast<std::string>(nb::str(error.value()));
+  return nb::cast<std::string>(error.type().attr("__name__")) + ": " + text.substr(0, text.find('\n'));
+}
+
 void check_signals() {
   if (PyErr_CheckSignals() != 0) throw nb::python_error();
 }
@@ -28,6 +34,27 @@ std::shared_ptr<Callbacks> Callbacks::create(nb::object progress) {
 
 ProgressFunction Callbacks::function(const std::shared_ptr<Callbacks>& self) {
   return [self](const Progress& progress) { return self->tick(progress); };
+}
+
+FillFunction Callbacks::fill(const std::shared_ptr<Callbacks>& self, nb::object read) {
+  // The last copy of the function may go on a thread that has no GIL.
+  const std::shared_ptr<nb::object> held(new nb::object(std::move(read)), [](const nb::object* object) {
+    GilAcquire acquire;
+    delete object;
+  });
+  return [self, held](std::uint64_t offset, std::span<std::byte> bytes) {
+    GilAcquire acquire;
+    outlive_python([&] { self->read_with_gil(*held, offset, bytes); });
+  };
+}
+
+void Callbacks::read_with_gil(const nb::object& read, std::uint64_t offset, std::span<std::byte> bytes) {
+  try {
+    if (!raised_) return void(read(offset, bytes.size(), reinterpret_cast<std::uintptr_t>(bytes.data())));
+  } catch (nb::python_error& error) {
+    if (!raised_) raised_.emplace(std::move(error));
+  }
+  throw Error(ErrorKind::kIo, describe(*raised_));
 }
 
 void Callbacks::begin() {

@@ -2,11 +2,13 @@
 //
 // The engine asks its progress function about thirty times a second, on the thread that waits for the work. That is
 // where a pending Ctrl-C is noticed and where the caller's progress callable is run. What either raises stops the work
-// and is raised again when it has ended: a KeyboardInterrupt arrives as such.
+// and is raised again when it has ended: a KeyboardInterrupt arrives as such. So is what Python raises while it
+// produces bytes that are to be written, on any thread.
 #pragma once
 
 #include <memory>
 #include <optional>
+#include <span>
 #include <type_traits>
 #include <utility>
 
@@ -21,6 +23,9 @@ class Callbacks {
 
   // For the options of the work. Keeps `self` alive; does nothing, without the GIL, outside run().
   static ProgressFunction function(const std::shared_ptr<Callbacks>& self);
+
+  // The bytes of a tensor that Python hands over in pieces: read(offset, nbytes, address) puts them there.
+  static FillFunction fill(const std::shared_ptr<Callbacks>& self, nb::object read);
 
   // Runs `work` without the GIL.
   template <typename Work>
@@ -51,6 +56,7 @@ class Callbacks {
   void begin();
   bool tick(const Progress& progress);
   bool tick_with_gil(const Progress& progress);
+  void read_with_gil(const nb::object& read, std::uint64_t offset, std::span<std::byte> bytes);
   void throw_raised();
 
   nb::object progress_;  // null when there is none: a null handle may be dropped without the GIL

@@ -69,6 +69,11 @@ void add_tensor(WriterHandle& handle, std::string name, std::string_view dtype, 
   }
 }
 
+void add_produced(WriterHandle& handle, std::string name, std::string_view dtype, Shape shape, nb::object read) {
+  handle.get().add(std::move(name), dtype_from(dtype), std::move(shape),
+                   Callbacks::fill(handle.callbacks, std::move(read)));
+}
+
 nb::dict commit(WriterHandle& handle) {
   Writer& writer = handle.use();
   return stats_dict(handle.callbacks->run([&] { return writer.commit(); }));
@@ -131,6 +136,9 @@ void bind_writer(nb::module_& module) {
                    "collections.abc.Callable[[int, int], typing.Any] | None) -> None"))
       .def("add", &add_tensor, nb::arg("name"), nb::arg("dtype"), nb::arg("shape"), nb::arg("address"),
            nb::arg("byte_strides").none())
+      .def("add_produced", &add_produced, nb::arg("name"), nb::arg("dtype"), nb::arg("shape"), nb::arg("read"),
+           nb::sig("def add_produced(self, name: str, dtype: str, shape: collections.abc.Sequence[int], read: "
+                   "collections.abc.Callable[[int, int, int], None]) -> None"))
       .def_prop_ro("nbytes", [](WriterHandle& handle) { return handle.get().nbytes(); })
       .def("commit", &commit, nb::sig("def commit(self) -> dict[str, typing.Any]"));
 

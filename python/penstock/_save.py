@@ -139,7 +139,10 @@ def make_writer(
         if not isinstance(name, str):
             raise ArgumentError(f"tensor names are strings, not {type(name).__name__}")
         source = make_source(checked_text("the name", name), value)
-        writer.add(name, source.dtype, source.shape, source.address, source.byte_strides)
+        if source.read is None:
+            writer.add(name, source.dtype, source.shape, source.address, source.byte_strides)
+        else:
+            writer.add_produced(name, source.dtype, source.shape, source.read)
         owners.append(source.owner)
     return writer, owners
 
@@ -163,6 +166,8 @@ def make_source(name: str, value: Any) -> Source:
     """How to write any kind of tensor."""
     if isinstance(value, PackedTensor):
         return make_source(name, value.data)._replace(dtype=value.dtype, shape=value.shape)
+    if isinstance(value, Source):
+        return value
     if isinstance(value, LazyTensor):
         return make_source(name, value.load())
     source = _known_source(name, value)

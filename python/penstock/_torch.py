@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -96,6 +98,9 @@ def source(name: str, value: Any) -> Source | None:
     dtype = NAMES.get(tensor.dtype)
     if dtype is None:
         raise UnsupportedError(f"{name}: {tensor.dtype} can't be saved")
+    if tensor.device.type != "cpu" and BITS[dtype] >= 8:
+        return converted_source(name, tensor, tensor.dtype)
+    tensor = tensor.cpu()
     shape = tuple(tensor.shape)
     strides = None
     if not tensor.is_contiguous():
@@ -109,13 +114,62 @@ def source(name: str, value: Any) -> Source | None:
     return Source(dtype, shape, _address(name, tensor), strides, tensor)
 
 
+def is_plain(tensor: torch.Tensor) -> bool:
+    """Whether it has elements in memory, of whatever device."""
+    return tensor.layout is torch.strided and not (tensor.is_nested or tensor.is_quantized or tensor.is_meta)
+
+
+def describe(tensor: torch.Tensor) -> str:
+    where = "" if tensor.device.type == "cpu" else f" on the {tensor.device.type} device"
+    layout = "" if tensor.layout is torch.strided else f"{str(tensor.layout).removeprefix('torch.')} "
+    return f"a {layout}tensor of {tensor.dtype}{where}"
+
+
+def converted_source(name: str, tensor: torch.Tensor, dtype: torch.dtype) -> Source:
+    """How to write a tensor of any device as elements of `dtype`, piece by piece."""
+    pieces = _Pieces(name, tensor.detach(), dtype)
+    return Source(NAMES[dtype], tuple(tensor.shape), 0, None, tensor, pieces.read)
+
+
+class _Pieces:
+    """A tensor that comes to the host's memory, and to its type there, while it is written."""
+
+    def __init__(self, name: str, tensor: torch.Tensor, dtype: torch.dtype) -> None:
+        self._name = name
+        self._tensor = tensor
+        self._dtype = dtype
+        self._lock = threading.Lock()
+        self._flat: torch.Tensor | None = None
+        self._left = tensor.numel()
+
+    def read(self, offset: int, nbytes: int, address: int) -> None:
+        width = self._dtype.itemsize
+        begin, count = offset // width, nbytes // width
+        memory = (ctypes.c_ubyte * nbytes).from_address(address)
+        piece = self._take(count).narrow(0, begin, count)
+        try:
+            torch.frombuffer(memory, dtype=self._dtype).copy_(piece)
+        except RuntimeError as problem:  # of which torch's NotImplementedError is one
+            raise ArgumentError(f"{self._name}: {describe(piece)} can't be converted to {self._dtype}") from problem
+
+    def _take(self, count: int) -> torch.Tensor:
+        """The elements in a row. Where that takes a copy, it is made once and dropped with the last piece."""
+        with self._lock:
+            flat = self._flat
+            if flat is None:
+                flat = self._tensor.resolve_conj().resolve_neg().reshape(-1)
+            self._left -= count
+            self._flat = flat if self._left > 0 else None
+            return flat
+
+
 def _unpacked_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
     """The shape in elements of what torch counts in pairs."""
     return (*shape[:-1], shape[-1] * 2) if shape else (2,)
 
 
 def _dense(name: str, tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor as plain memory of the CPU; refused when it has none."""
+    """The tensor as plain memory of its device; refused when it has none."""
     if tensor.layout is not torch.strided:
         raise UnsupportedError(
             f"{name}: a {str(tensor.layout).removeprefix('torch.')} tensor can't be saved; call to_dense()"
@@ -126,10 +180,7 @@ def _dense(name: str, tensor: torch.Tensor) -> torch.Tensor:
         raise UnsupportedError(f"{name}: a quantised tensor can't be saved; call dequantize() or int_repr()")
     if tensor.is_meta:
         raise UnsupportedError(f"{name}: a tensor on the meta device has no data")
-    tensor = tensor.detach()
-    if tensor.device.type != "cpu":
-        tensor = tensor.cpu()
-    return tensor.resolve_conj().resolve_neg()
+    return tensor.detach().resolve_conj().resolve_neg()
 
 
 def _address(name: str, tensor: torch.Tensor) -> int:

@@ -9,7 +9,6 @@
 
 #include <csignal>
 #include <cstring>
-#include <fstream>
 
 #include "base/bytes.h"
 #include "base/cast.h"
@@ -56,14 +55,6 @@ std::vector<std::byte> as_bfloat16(const std::vector<float>& values) {
   cast_elements(DType::kF32, reinterpret_cast<const std::byte*>(values.data()), DType::kBF16, out.data(),
                 values.size());
   return out;
-}
-
-void flip_bit(const std::filesystem::path& path, std::uint64_t offset) {
-  std::fstream file(path, std::ios::binary | std::ios::in | std::ios::out);
-  file.seekg(static_cast<std::streamoff>(offset));
-  const int byte = file.get();
-  file.seekp(static_cast<std::streamoff>(offset));
-  file.put(static_cast<char>(byte ^ 4));
 }
 
 // Dtypes of every width, large, small and empty.
@@ -295,7 +286,7 @@ TEST_F(FlashPackTest, a_flipped_bit_is_found) {
   EXPECT_TRUE(verify(path_).ok);
   EXPECT_EQ(verify(path_).tensors.size(), model_.items.size());
   const TensorInfo wide = *Reader(path_).find("wide");
-  flip_bit(path_, wide.offset + 500);
+  testing::flip_bit(path_, wide.offset + 500);
   const VerifyReport report = verify(path_);
   EXPECT_FALSE(report.ok);
   ASSERT_EQ(report.problems.size(), 1u);

@@ -54,14 +54,6 @@ std::map<std::string, Bytes> stream_all(const std::filesystem::path& path) {
   return result;
 }
 
-void flip_bit(const std::filesystem::path& path, std::uint64_t offset) {
-  std::fstream file(path, std::ios::binary | std::ios::in | std::ios::out);
-  file.seekg(static_cast<std::streamoff>(offset));
-  const int byte = file.get();
-  file.seekp(static_cast<std::streamoff>(offset));
-  file.put(static_cast<char>(byte ^ 4));
-}
-
 std::vector<float> floats_of(const Tensor& tensor) {
   std::vector<float> values(tensor.bytes.size() / sizeof(float));
   if (!values.empty()) std::memcpy(values.data(), tensor.bytes.data(), tensor.bytes.size());
@@ -275,7 +267,7 @@ TEST(TorchTest, verify_names_the_record_that_is_corrupt) {
   const auto items = make_items();
   save(directory / "m.pt", items, {}, false);
   const std::uint64_t offset = Reader(directory / "m.pt").find("t8")->offset;
-  flip_bit(directory / "m.pt", offset + 1'000'000);
+  testing::flip_bit(directory / "m.pt", offset + 1'000'000);
   const VerifyReport report = verify(directory / "m.pt");
   EXPECT_FALSE(report.ok);
   ASSERT_EQ(report.problems.size(), 1u);

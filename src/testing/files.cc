@@ -60,6 +60,14 @@ std::vector<std::byte> read_file(const fs::path& path) {
   return {bytes.begin(), bytes.end()};
 }
 
+void flip_bit(const std::filesystem::path& path, std::uint64_t offset) {
+  std::fstream file(path, std::ios::binary | std::ios::in | std::ios::out);
+  file.seekg(static_cast<std::streamoff>(offset));
+  const int byte = file.get();
+  file.seekp(static_cast<std::streamoff>(offset));
+  file.put(static_cast<char>(byte ^ 4));
+}
+
 void write_safetensors(const fs::path& path, std::string_view header, std::span<const std::byte> data) {
   std::string text(8, '\0');
   for (std::size_t i = 0; i < 8; ++i) text[i] = static_cast<char>(header.size() >> (8 * i));

@@ -39,6 +39,8 @@ std::vector<std::byte> random_bytes(std::size_t count, std::uint32_t seed = 1);
 void write_file(const std::filesystem::path& path, std::span<const std::byte> bytes);
 void write_file(const std::filesystem::path& path, std::string_view text);
 std::vector<std::byte> read_file(const std::filesystem::path& path);
+// Changes one bit of the byte at `offset`.
+void flip_bit(const std::filesystem::path& path, std::uint64_t offset);
 
 // A safetensors file by hand: the header's text, with its length in front, and the data.
 void write_safetensors(const std::filesystem::path& path, std::string_view header, std::span<const std::byte> data);

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import socket
 import struct
 import subprocess
 import sys
@@ -115,3 +116,10 @@ def unprivileged() -> Iterator[None]:
     finally:
         os.seteuid(0)
         os.setegid(0)
+
+
+def rendezvous() -> dict[str, str]:
+    """The environment by which the ranks of a launch find each other: a port that nobody has."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(probe.getsockname()[1])}

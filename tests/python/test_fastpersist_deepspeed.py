@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -103,10 +102,7 @@ def test_its_writer_takes_our_handle(tmp_path: Path, format: str, double: str) -
 
 def train(directory: Path, world: int, stage: int, writer: dict[str, Any]) -> list[dict[str, Any]]:
     """Trains with DeepSpeed on gloo, and returns what each rank found."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    environment = {**os.environ, **ON_CPU, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    environment = {**os.environ, **ON_CPU, **helpers.rendezvous()}
     script = str(Path(__file__).with_name("deepspeed_rank.py"))
     arguments = [str(world), str(directory), str(stage), json.dumps(writer)]
     ranks = [

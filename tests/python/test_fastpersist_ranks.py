@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import fastpersist_rank
+import helpers
 import penstock
 import pytest
 import torch
@@ -28,10 +28,7 @@ class Launch:
         self.directory = directory
         self.world = world
         penstock.save(OLD, directory / "old.pt")
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
-        environment = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+        environment = {**os.environ, **helpers.rendezvous()}
         command = [sys.executable, fastpersist_rank.__file__]
         ranks = [
             subprocess.Popen(

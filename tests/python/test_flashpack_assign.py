@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import os
-import socket
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -177,10 +176,7 @@ def test_ranks_load_together_and_a_mismatch_leaves_every_model(path: Path, fits:
     model = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2))
     nn.init.constant_(model[0].weight, 4.0)
     pack_to_file(model if fits else {**model.state_dict(), "0.bias": torch.ones(7)}, path)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    environment = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"}
+    environment = {**helpers.rendezvous(), "WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"}
     with ThreadPoolExecutor(2) as pool:
         results = list(
             pool.map(lambda rank: helpers.run_python(TOGETHER, str(path), RANK=str(rank), **environment), range(2))

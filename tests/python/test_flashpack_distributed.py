@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import socket
 import subprocess
 import sys
 from collections import defaultdict
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import flashpack_rank
+import helpers
 import penstock
 import pytest
 import torch
@@ -32,13 +32,9 @@ def launch(
     directory: Path, world: int, *scenarios: str, timeout: float = 30, stuck: int | None = None
 ) -> tuple[Outcomes, list[int]]:
     """Runs the scenarios on `world` processes. Returns their outcomes and exit codes; `stuck` is not waited for."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
     environment = {
         **os.environ,
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
+        **helpers.rendezvous(),
         "FLASHPACK_SHARD_BYTES": str(5 * 4096),
         "PENSTOCK_DISTRIBUTED_TIMEOUT": str(timeout),
     }

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
 
+import helpers
 import parallel_rank
 import penstock
 import pytest
@@ -26,10 +26,7 @@ class Launch:
         self.directory = directory
         self.world = world
         penstock.save(OLD, directory / "old.safetensors")
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
-        environment = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+        environment = {**os.environ, **helpers.rendezvous()}
         command = [sys.executable, parallel_rank.__file__]
         ranks = [
             subprocess.Popen([*command, str(rank), str(world), str(directory)], env=environment)

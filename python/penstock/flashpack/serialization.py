@@ -8,13 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from .._load import title
-from .._progress import reporting
 from .._save import save
 from ..errors import ArgumentError
 from ._cast import converted, engine_converts, is_extra_state
 from ._storage import MacroblockPlan, TensorIndexRecord
-from ._stream import Layout, needs_stream, pack_stream
 from .constants import (
     DEFAULT_ALIGN_BYTES,
     DEFAULT_NUM_WRITE_WORKERS,
@@ -52,8 +49,6 @@ __all__ = [
     "torch_dtype_to_numpy_dtype",
 ]
 
-_MAX_STREAM_ALIGNMENT = 2**20
-
 
 def pack_to_file(
     state_dict_or_model: Mapping[str, torch.Tensor] | torch.nn.Module,
@@ -69,10 +64,9 @@ def pack_to_file(
 ) -> None:
     """Saves a state dict or a module as a FlashPack file, atomically and durably. Missing folders are made.
 
-    What is on another device comes over in pieces while it is written.
+    What is on another device, or of another type, comes over in pieces while it is written.
 
     target_dtype: convert every tensor to this, integers and booleans too (but for those of a module's extra state).
-        Floating tensors are converted while they are written.
     name_order: write these names only, in this order; names that don't exist are passed over. By default large tensors
         come first.
     align_bytes: tensors begin at multiples of this; 0 packs them densely.
@@ -85,19 +79,13 @@ def pack_to_file(
     _check_extra_states(tensors)
     if align_bytes < 0:
         raise ArgumentError(f"align_bytes must not be negative: {align_bytes}")
-    directory = os.path.dirname(os.path.abspath(os.fsdecode(destination_path)))
     dtype = None
     if target_dtype is not None:
         checked_dtype(target_dtype)
         dtype = target_dtype if engine_converts(target_dtype, target_dtype) else None
-    os.makedirs(directory, exist_ok=True)
-    if align_bytes <= _MAX_STREAM_ALIGNMENT and needs_stream(tensors):
-        layout = Layout(align_bytes, align_large, keep_order=name_order is not None)
-        with reporting(progress, f"saving {title(destination_path)}") as callback:
-            print_phases(pack_stream(tensors, destination_path, target_dtype, layout, callback), silent)
-        return
+    os.makedirs(os.path.dirname(os.path.abspath(os.fsdecode(destination_path))), exist_ok=True)
     if target_dtype is not None:
-        tensors = converted(tensors, target_dtype, directory)
+        tensors = converted(tensors, target_dtype)
     stats = save(
         tensors,
         destination_path,

@@ -1,35 +1,38 @@
-"""Packing what is on another device: the file is the same, and little of it is in the host's memory at a time."""
+"""Saving what is on another device: the file is the same, and little of it is in the host's memory at a time."""
 
 from __future__ import annotations
 
-import weakref
+import threading
 from pathlib import Path
 from typing import Any
 
 import penstock
 import pytest
 import torch
-from penstock.flashpack import _stream, assign_from_file, pack_to_file
+from penstock.flashpack import assign_from_file, pack_to_file
 from torch.utils._pytree import tree_map
+
+BLOCK = 2**16
+PAGE = 4096
 
 
 class Host:
-    """The copies that came from the device, as long as they live."""
+    """What came from the device."""
 
     def __init__(self) -> None:
-        self.live = 0
-        self.most = 0
+        self._lock = threading.Lock()
         self.copies = 0
+        self.nbytes = 0
+        self.most = 0
+        self.pages: set[int] = set()
 
-    def add(self, tensor: torch.Tensor) -> None:
-        nbytes = tensor.nbytes
-        self.live += nbytes
-        self.copies += 1
-        self.most = max(self.most, self.live)
-        weakref.finalize(tensor, self._remove, nbytes)
-
-    def _remove(self, nbytes: int) -> None:
-        self.live -= nbytes
+    def add(self, target: torch.Tensor) -> None:
+        begin, nbytes = target.data_ptr(), target.nbytes
+        with self._lock:
+            self.copies += 1
+            self.nbytes += nbytes
+            self.most = max(self.most, nbytes)
+            self.pages.update(range(begin // PAGE, -(-(begin + nbytes) // PAGE)))
 
 
 HOST = Host()
@@ -49,25 +52,43 @@ class Remote(torch.Tensor):
 
     @classmethod
     def __torch_dispatch__(cls, function: Any, types: Any, arguments: Any = (), keywords: Any = None) -> Any:
-        keywords = dict(keywords or {})
-        target = keywords.get("device")
-        comes_home = function is torch.ops.aten._to_copy.default and target == torch.device("cpu")
-        if not comes_home:
-            keywords.pop("device", None)
+        if function is torch.ops.aten._to_copy.default:
+            raise AssertionError("a whole tensor was copied")
+        if function is torch.ops.aten.copy_.default:
+            target, source = arguments[:2]
+            HOST.add(target)
+            return target.copy_(source.local)
         unwrapped, options = tree_map(
-            lambda each: each.local if isinstance(each, Remote) else each, (arguments, keywords)
+            lambda each: each.local if isinstance(each, Remote) else each, (arguments, dict(keywords or {}))
         )
         result = function(*unwrapped, **options)
-        if comes_home:
-            HOST.add(result)
-            return result
-        return tree_map(lambda each: Remote(each) if isinstance(each, torch.Tensor) else each, result)
+        return tree_map(lambda each: cls(each) if isinstance(each, torch.Tensor) else each, result)
+
+
+class Broken(Remote):
+    """One whose device fails after a while."""
+
+    @classmethod
+    def __torch_dispatch__(cls, function: Any, types: Any, arguments: Any = (), keywords: Any = None) -> Any:
+        if function is torch.ops.aten.copy_.default and HOST.copies > 2:
+            raise ValueError("the device fell over\nand more about it")
+        return super().__torch_dispatch__(function, types, arguments, keywords)
+
+
+class Unconvertible(Remote):
+    """One whose device has no such conversion."""
+
+    @classmethod
+    def __torch_dispatch__(cls, function: Any, types: Any, arguments: Any = (), keywords: Any = None) -> Any:
+        if function is torch.ops.aten.copy_.default:
+            raise NotImplementedError("no such kernel")
+        return super().__torch_dispatch__(function, types, arguments, keywords)
 
 
 @pytest.fixture(autouse=True)
 def host(monkeypatch: pytest.MonkeyPatch) -> Host:
     HOST.__init__()  # type: ignore[misc]
-    monkeypatch.setattr(_stream, "PIECE_BYTES", 2**16)
+    monkeypatch.setenv("PENSTOCK_BLOCK_SIZE", str(BLOCK))
     return HOST
 
 
@@ -114,13 +135,14 @@ def test_types_are_converted_as_the_engine_does(
     assert (tmp_path / "remote").read_bytes() == (tmp_path / "local").read_bytes()
 
 
-def test_only_a_piece_is_in_the_hosts_memory_at_a_time(tmp_path: Path) -> None:
-    state = remote(make_state())
+def test_only_pieces_are_in_the_hosts_memory_at_a_time(tmp_path: Path) -> None:
+    state = remote({**make_state(), "huge": torch.zeros(2**25, dtype=torch.uint8)})
     pack_to_file(state, tmp_path / "remote")
     whole = sum(tensor.numel() * tensor.element_size() for tensor in state.values())
-    assert HOST.copies > whole // 2**16
-    assert 0 < HOST.most <= 2**16
-    assert HOST.live == 0
+    assert HOST.nbytes == whole  # every byte came once
+    assert HOST.copies > whole // BLOCK
+    assert 0 < HOST.most <= BLOCK
+    assert len(HOST.pages) * PAGE <= whole // 8
 
 
 def test_what_is_local_is_not_copied(tmp_path: Path) -> None:
@@ -142,10 +164,12 @@ def test_a_module_comes_back(tmp_path: Path) -> None:
 def test_an_error_or_a_stop_leaves_the_old_file(tmp_path: Path) -> None:
     path = tmp_path / "model.flashpack"
     path.write_bytes(b"old")
-    with pytest.raises(penstock.CancelledError, match="stopped by its callback"):
+    with pytest.raises(penstock.CancelledError, match="^cancelled$"):
         pack_to_file(remote(make_state()), path, progress=lambda done, total: done < total // 2)
     with pytest.raises(penstock.ArgumentError, match="nothing to store"):
         pack_to_file(remote({"empty": torch.empty(0)}), path)
+    with pytest.raises(ValueError, match="^the device fell over"):
+        pack_to_file({"x": Broken(torch.zeros(2**20))}, path)
     assert path.read_bytes() == b"old"
     assert [each.name for each in tmp_path.iterdir()] == ["model.flashpack"]
 
@@ -154,3 +178,38 @@ def test_what_no_file_holds_is_refused_by_name(tmp_path: Path) -> None:
     state: dict[str, Any] = {**remote(make_state()), "nowhere": torch.empty(3, device="meta")}
     with pytest.raises(penstock.UnsupportedError, match="nowhere: a tensor on the meta device has no data"):
         pack_to_file(state, tmp_path / "model.flashpack")
+
+
+@pytest.mark.parametrize("format", ["safetensors", "flashpack"])
+@pytest.mark.parametrize("snapshot", [True, False])
+def test_every_way_of_saving_writes_the_same(tmp_path: Path, format: str, snapshot: bool) -> None:
+    state = make_state()
+    if format == "safetensors":
+        del state["complex"]
+    penstock.save(state, tmp_path / "local", format=format)
+    penstock.save(remote(state), tmp_path / "remote", format=format)
+    assert HOST.copies > 0
+    penstock.save_async(remote(state), tmp_path / "background", format=format, snapshot=snapshot).wait()
+    expected = (tmp_path / "local").read_bytes()
+    assert (tmp_path / "remote").read_bytes() == expected
+    assert (tmp_path / "background").read_bytes() == expected
+
+
+@pytest.mark.parametrize("snapshot", [True, False])
+def test_a_device_that_fails_behind_a_save_is_named_by_it(tmp_path: Path, snapshot: bool) -> None:
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(b"old")
+    job = penstock.save_async({"x": Broken(torch.zeros(2**21))}, path, snapshot=snapshot)
+    with pytest.raises(penstock.IoError, match="^ValueError: the device fell over$"):
+        job.wait()
+    assert path.read_bytes() == b"old"
+    assert [each.name for each in tmp_path.iterdir()] == ["model.safetensors"]
+
+
+def test_what_can_not_be_converted_is_named(tmp_path: Path) -> None:
+    with pytest.raises(
+        penstock.ArgumentError,
+        match=r"^x: a tensor of torch.int8 on the xla device can't be converted to torch.float16$",
+    ):
+        pack_to_file({"x": Unconvertible(torch.zeros(8, dtype=torch.int8))}, tmp_path / "model.flashpack", torch.half)
+    assert not any(tmp_path.iterdir())
