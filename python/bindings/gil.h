@@ -47,4 +47,18 @@ class GilAcquire {
   PyGILState_STATE state_;
 };
 
+// Keeps the garbage collector from looking again and again through thousands of objects that are being made.
+class CollectorPause {
+ public:
+  CollectorPause() : was_enabled_(PyGC_Disable() != 0) {}
+  CollectorPause(const CollectorPause&) = delete;
+  CollectorPause& operator=(const CollectorPause&) = delete;
+  ~CollectorPause() {
+    if (was_enabled_) PyGC_Enable();
+  }
+
+ private:
+  bool was_enabled_;
+};
+
 }  // namespace penstock::python

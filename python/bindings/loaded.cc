@@ -92,6 +92,7 @@ nb::tuple info_tuple(const TensorInfo& info) {
 }
 
 Exported export_tensors(const std::vector<Tensor>& tensors) {
+  const CollectorPause pause;
   Blocks blocks;
   std::vector<std::int64_t> block_of(tensors.size(), -1);
   for (std::size_t i = 0; i < tensors.size(); ++i) {

@@ -1,5 +1,7 @@
 #include "memory.h"
 
+#include "dlpack.h"
+
 namespace penstock::python {
 namespace {
 
@@ -32,7 +34,10 @@ void bind_memory(nb::module_& module) {
   nb::class_<Memory>(module, "Memory", nb::type_slots(kBufferSlots),
                      "A block of memory that loaded tensors point into; a writable buffer.")
       .def("__len__", &Memory::size)
-      .def_prop_ro("address", [](const Memory& memory) { return reinterpret_cast<std::uintptr_t>(memory.data()); });
+      .def_prop_ro("address", [](const Memory& memory) { return reinterpret_cast<std::uintptr_t>(memory.data()); })
+      .def("capsule", &make_capsule, nb::arg("dtype"), nb::arg("shape"), nb::arg("offset"),
+           nb::sig("def capsule(self, dtype: str, shape: tuple[int, ...], offset: int) -> typing.Any"),
+           "One tensor of it, for another library's from_dlpack.");
 
   nb::class_<MemoryPool>(
       module, "MemoryPool",

@@ -17,6 +17,9 @@ class Memory:
     @property
     def address(self) -> int: ...
 
+    def capsule(self, dtype: str, shape: tuple[int, ...], offset: int) -> Any:
+        """One tensor of it, for another library's from_dlpack."""
+
 class MemoryPool:
     """
     The host memory that loads land in. Memory that the last tensor lets go of is kept, up to

@@ -8,7 +8,9 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.utils.dlpack import from_dlpack
 
+from ._collector import Paused
 from ._dtypes import BITS, TORCH_NAMES
 from ._packed import PackedTensor
 from ._places import Place
@@ -26,6 +28,11 @@ DTYPES: dict[str, torch.dtype] = {
 }
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
+# What from_dlpack has taken since the oldest torch that penstock works with.
+_DLPACK = frozenset(
+    ("BOOL", "U8", "I8", "I16", "I32", "I64", "F16", "BF16", "F32", "F64", "C64", "C128"),
+)
+
 
 def require(infos: Callable[[], Iterable[Info]]) -> None:
     """Every type of a file has a form here."""
@@ -33,19 +40,29 @@ def require(infos: Callable[[], Iterable[Info]]) -> None:
 
 def build(memories: Sequence[_core.Memory], rows: Iterable[Row]) -> dict[str, Any]:
     """Tensors by name. Each has a storage of its own: saving or copying one does not drag its neighbours along."""
-    frombuffer = torch.frombuffer
-    tensors: dict[str, Any] = {}
-    for name, dtype_name, shape, memory, offset, nbytes in rows:
-        dtype = DTYPES.get(dtype_name)
-        if dtype is None or BITS[dtype_name] < 8:
-            tensors[name] = _narrow(dtype, dtype_name, shape, memories, memory, offset, nbytes)
-        elif nbytes == 0:
-            tensors[name] = torch.empty(shape, dtype=dtype, device="cpu")
-        else:
-            tensor = frombuffer(memories[memory], dtype=dtype, count=nbytes // dtype.itemsize, offset=offset)
-            # resize_ keeps the storage and, unlike view(), leaves a tensor that is nobody's view.
-            tensors[name] = tensor if len(shape) == 1 else tensor.resize_(shape)
-    return tensors
+    with Paused():
+        return {row[0]: _tensor(memories, *row[1:]) for row in rows}
+
+
+def _tensor(
+    memories: Sequence[_core.Memory], dtype_name: str, shape: tuple[int, ...], memory: int, offset: int, nbytes: int
+) -> Any:
+    dtype = DTYPES.get(dtype_name)
+    if dtype is None or BITS[dtype_name] < 8:
+        return _narrow(dtype, dtype_name, shape, memories, memory, offset, nbytes)
+    if nbytes == 0:
+        return torch.empty(shape, dtype=dtype, device="cpu")
+    return view(memories[memory], dtype_name, shape, offset, nbytes)
+
+
+def view(memory: _core.Memory, dtype_name: str, shape: tuple[int, ...], offset: int, nbytes: int) -> torch.Tensor:
+    """A tensor that is all of its storage and nobody's view, over part of a memory that it keeps."""
+    if dtype_name in _DLPACK:  # a quarter of the time
+        return from_dlpack(memory.capsule(dtype_name, shape, offset))
+    dtype = DTYPES[dtype_name]
+    tensor = torch.frombuffer(memory, dtype=dtype, count=nbytes // dtype.itemsize, offset=offset)
+    # resize_ keeps the storage and, unlike view(), leaves a tensor that is nobody's view.
+    return tensor if len(shape) == 1 else tensor.resize_(shape)
 
 
 def _narrow(

@@ -9,7 +9,8 @@ from typing import Any
 import torch
 
 from . import _core
-from ._torch import DTYPES
+from ._collector import Paused
+from ._torch import DTYPES, view
 from .errors import FormatError, UnsupportedError, UnsupportedFormatError
 
 Place = Callable[[torch.UntypedStorage, str], Any]
@@ -32,12 +33,14 @@ def load_tree(
     was, and returns what the tensors are to be made of.
     """
     memories, rows, counters = checkpoint.open_storages().load(None, options, callback)
-    return _build(checkpoint, _Storages(checkpoint, memories, rows, place)), counters
+    with Paused():
+        return _build(checkpoint, _Storages(checkpoint, memories, rows, place)), counters
 
 
 def load_tree_without_data(checkpoint: _core.TorchCheckpoint) -> Any:
     """What was saved, with tensors on the meta device: no storage is read."""
-    return _build(checkpoint, _EmptyStorages(checkpoint))
+    with Paused():
+        return _build(checkpoint, _EmptyStorages(checkpoint))
 
 
 def _build(checkpoint: _core.TorchCheckpoint, storages: _Storages) -> Any:
@@ -74,10 +77,7 @@ class _Storages:
         dtype = _dtype(dtype_name)
         if alone and self._place is None and self._rows[number][5] > 0:
             _, _, _, memory, start, nbytes = self._rows[number]
-            count = nbytes // dtype.itemsize
-            tensor = torch.frombuffer(self._memories[memory], dtype=dtype, count=count, offset=start)
-            if len(shape) != 1:
-                tensor.resize_(shape)
+            tensor = view(self._memories[memory], dtype_name, shape, start, nbytes)
         else:
             source = self.storage(number)
             tensor = torch.empty(0, dtype=dtype, device=source.device)
