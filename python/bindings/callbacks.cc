@@ -16,8 +16,16 @@ bool is_main_thread() {
 
 // In one line, for those who wait for a save in the background and never see the exception itself.
 std::string describe(const nb::python_error& error) {
-  const std::string text = nb::cast<std::string>(nb::str(error.value()));
-  return nb::cast<std::string>(error.type().attr("__name__")) + ": " + text.substr(0, text.find('\n'));
+  const std::string type = nb::cast<std::string>(error.type().attr("__name__"));
+  const nb::object text = nb::steal(PyObject_Str(error.value().ptr()));
+  const nb::object bytes =
+      text.is_valid() ? nb::steal(PyUnicode_AsEncodedString(text.ptr(), "utf-8", "replace")) : nb::object();
+  if (!bytes.is_valid()) {
+    PyErr_Clear();  // an exception that can't say what it is
+    return type;
+  }
+  const std::string_view message(PyBytes_AsString(bytes.ptr()), nb::len(bytes));
+  return type + ": " + std::string(message.substr(0, message.find('\n')));
 }
 
 void check_signals() {

@@ -29,17 +29,19 @@ struct WriterHandle {
 
   std::shared_ptr<Callbacks> callbacks;
   Writer writer;
+  bool needs_python = false;  // some of its bytes are produced there
   bool used = false;
 };
 
-// Destroying an unfinished job waits for it: not with the GIL, and not in a fork of the process, where its threads are
-// missing. There it is left alone.
+// Destroying an unfinished job waits for it: not with the GIL, and not where it can't end: in a fork of the process,
+// whose threads are missing, and behind the end of the Python that it needs. There it is left alone.
 struct JobHandle {
-  explicit JobHandle(SaveJob started) : job(std::make_unique<SaveJob>(std::move(started))) {}
+  JobHandle(SaveJob started, bool calls_python)
+      : job(std::make_unique<SaveJob>(std::move(started))), needs_python(calls_python) {}
   JobHandle(JobHandle&&) = default;
   ~JobHandle() {
     if (!job) return;
-    if (is_foreign()) {
+    if (is_foreign() || (needs_python && Py_IsInitialized() == 0)) {
       static_cast<void>(job.release());
       return;
     }
@@ -56,6 +58,7 @@ struct JobHandle {
   }
 
   std::unique_ptr<SaveJob> job;
+  bool needs_python;
   pid_t process = getpid();
 };
 
@@ -70,6 +73,7 @@ void add_tensor(WriterHandle& handle, std::string name, std::string_view dtype, 
 }
 
 void add_produced(WriterHandle& handle, std::string name, std::string_view dtype, Shape shape, nb::object read) {
+  handle.needs_python = true;
   handle.get().add(std::move(name), dtype_from(dtype), std::move(shape),
                    Callbacks::fill(handle.callbacks, std::move(read)));
 }
@@ -83,7 +87,7 @@ JobHandle start(WriterHandle& handle, bool snapshot, std::shared_ptr<MemoryPool>
   SaveAsyncOptions options{.snapshot = snapshot, .pool = std::move(pool)};
   Writer& writer = handle.use();
   GilRelease release;
-  return JobHandle(save_async(std::move(writer), std::move(options)));
+  return {save_async(std::move(writer), std::move(options)), handle.needs_python};
 }
 
 bool staged(JobHandle& handle, std::optional<double> timeout) {

@@ -6,7 +6,10 @@ import gc
 
 
 class Paused:
-    """For as long as thousands of objects are made that all stay: full collections took longer than making them."""
+    """For as long as thousands of objects are made that all stay: full collections took longer than making them.
+
+    The switch is the process's: a thread that turns the collector off meanwhile finds it on again.
+    """
 
     def __enter__(self) -> None:
         self._was_enabled = gc.isenabled()

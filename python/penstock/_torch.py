@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +14,7 @@ from ._dtypes import BITS, TORCH_NAMES
 from ._packed import PackedTensor
 from ._places import Place
 from ._source import Source
-from .errors import ArgumentError, UnsupportedError
+from .errors import ArgumentError, IoError, UnsupportedError
 
 if TYPE_CHECKING:
     from . import _core
@@ -132,8 +131,10 @@ def source(name: str, value: Any) -> Source | None:
 
 
 def is_plain(tensor: torch.Tensor) -> bool:
-    """Whether it has elements in memory, of whatever device."""
-    return tensor.layout is torch.strided and not (tensor.is_nested or tensor.is_quantized or tensor.is_meta)
+    """Whether it has elements in memory of its own, of whatever device."""
+    if tensor.layout is not torch.strided or hasattr(tensor, "__tensor_flatten__"):
+        return False
+    return not (tensor.is_nested or tensor.is_quantized or tensor.is_meta)
 
 
 def describe(tensor: torch.Tensor) -> str:
@@ -144,8 +145,16 @@ def describe(tensor: torch.Tensor) -> str:
 
 def converted_source(name: str, tensor: torch.Tensor, dtype: torch.dtype) -> Source:
     """How to write a tensor of any device as elements of `dtype`, piece by piece."""
-    pieces = _Pieces(name, tensor.detach(), dtype)
-    return Source(NAMES[dtype], tuple(tensor.shape), 0, None, tensor, pieces.read)
+    tensor = tensor.detach().resolve_conj().resolve_neg()
+    _settle(tensor.device)
+    return Source(NAMES[dtype], tuple(tensor.shape), 0, None, tensor, _Pieces(name, tensor, dtype).read)
+
+
+def _settle(device: torch.device) -> None:
+    """Waits for what the caller has queued: the engine's threads copy on streams of their own, which don't."""
+    current_stream = getattr(getattr(torch, device.type, None), "current_stream", None)
+    if device.type != "cpu" and current_stream is not None:
+        current_stream(device).synchronize()
 
 
 class _Pieces:
@@ -155,29 +164,36 @@ class _Pieces:
         self._name = name
         self._tensor = tensor
         self._dtype = dtype
-        self._lock = threading.Lock()
-        self._flat: torch.Tensor | None = None
-        self._left = tensor.numel()
 
     def read(self, offset: int, nbytes: int, address: int) -> None:
         width = self._dtype.itemsize
-        begin, count = offset // width, nbytes // width
         memory = (ctypes.c_ubyte * nbytes).from_address(address)
-        piece = self._take(count).narrow(0, begin, count)
         try:
+            piece = _elements(self._tensor, offset // width, nbytes // width)
             torch.frombuffer(memory, dtype=self._dtype).copy_(piece)
-        except RuntimeError as problem:  # of which torch's NotImplementedError is one
-            raise ArgumentError(f"{self._name}: {describe(piece)} can't be converted to {self._dtype}") from problem
+        except RuntimeError as problem:
+            raise self._explain(problem) from problem
 
-    def _take(self, count: int) -> torch.Tensor:
-        """The elements in a row. Where that takes a copy, it is made once and dropped with the last piece."""
-        with self._lock:
-            flat = self._flat
-            if flat is None:
-                flat = self._tensor.resolve_conj().resolve_neg().reshape(-1)
-            self._left -= count
-            self._flat = flat if self._left > 0 else None
-            return flat
+    def _explain(self, problem: RuntimeError) -> Exception:
+        tensor = self._tensor
+        # On the CPU nothing else can go wrong; devices fail in many ways, which are theirs to tell.
+        unknown = isinstance(problem, NotImplementedError) or tensor.device.type == "cpu"
+        if tensor.dtype != self._dtype and unknown:
+            return ArgumentError(f"{self._name}: {describe(tensor)} can't be converted to {self._dtype}")
+        reason = str(problem).partition("\n")[0]
+        return IoError(f"{self._name}: {describe(tensor)} can't be read: {reason}")
+
+
+def _elements(tensor: torch.Tensor, begin: int, count: int) -> torch.Tensor:
+    """Some of a tensor's elements in a row. Where they don't lie so, few more than these are copied."""
+    while tensor.dim() > 1 and not tensor.is_contiguous():
+        row = tensor.numel() // tensor.shape[0]
+        first, last = begin // row, -(-(begin + count) // row)
+        tensor, begin = tensor.narrow(0, first, last - first), begin - first * row
+        if last - first > 1:
+            break
+        tensor = tensor.select(0, 0)
+    return tensor.reshape(-1).narrow(0, begin, count)
 
 
 def _unpacked_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -197,14 +213,20 @@ def _dense(name: str, tensor: torch.Tensor) -> torch.Tensor:
         raise UnsupportedError(f"{name}: a quantised tensor can't be saved; call dequantize() or int_repr()")
     if tensor.is_meta:
         raise UnsupportedError(f"{name}: a tensor on the meta device has no data")
+    if hasattr(tensor, "__tensor_flatten__"):
+        raise _wrapper(name, tensor)
     return tensor.detach().resolve_conj().resolve_neg()
 
 
 def _address(name: str, tensor: torch.Tensor) -> int:
     address = _pointer(tensor)
     if address == 0 and tensor.numel() > 0:
-        raise UnsupportedError(f"{name}: a {type(tensor).__name__} has no memory of its own")
+        raise _wrapper(name, tensor)
     return address
+
+
+def _wrapper(name: str, tensor: torch.Tensor) -> UnsupportedError:
+    return UnsupportedError(f"{name}: a {type(tensor).__name__} has no memory of its own")
 
 
 def _pointer(tensor: torch.Tensor) -> int:

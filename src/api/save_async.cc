@@ -53,13 +53,21 @@ struct SaveJob::State {
   }
 
   void finish(Stats result, std::exception_ptr failure) noexcept {
-    snapshot.reset();
+    let_go();
     const std::lock_guard lock(mutex);
     stats = std::move(result);
     error = std::move(failure);
     staged = true;
     over = true;
     changed.notify_all();
+  }
+
+  // Whoever keeps a job that is over does not keep what it was given.
+  void let_go() noexcept {
+    snapshot.reset();
+    Writer::State& work = WriterAccess::state(writer);
+    work.origins.clear();
+    work.options.progress = nullptr;
   }
 
   bool wait_until(const bool& flag, double seconds) {

@@ -300,11 +300,11 @@ class TreeBuilder {
 
 namespace {
 
-// Walks a tree by its containers. A graph that shares or contains its own nodes is longer to walk than to store: steps
-// are counted.
+// Walks a tree by its containers.
 class Namer {
  public:
-  Namer(const Tree& tree, std::string_view path) : tree_(tree), graph_(tree.graph()), path_(path) {}
+  Namer(const Tree& tree, std::string_view path, WalkLimits limits)
+      : tree_(tree), graph_(tree.graph()), path_(path), limits_(limits) {}
 
   std::vector<std::pair<std::string, std::uint32_t>> run() {
     visit(graph_.root, "", 0);
@@ -312,9 +312,7 @@ class Namer {
   }
 
  private:
-  static constexpr std::size_t kMostSteps = 4'000'000;  // containers and tensors
   static constexpr std::size_t kMostNameBytes = 512 * kMiB;
-  static constexpr std::size_t kMostNames = 1'000'000;  // where each tensor has few
 
   template <typename... Args>
   [[noreturn]] void fail(fmt::format_string<Args...> message, Args&&... args) const {
@@ -322,10 +320,10 @@ class Namer {
   }
 
   void visit(NodeId id, const std::string& name, unsigned depth) {
-    if (++steps_ > kMostSteps) fail("the tree has more than {} values", kMostSteps);
+    if (++steps_ > limits_.steps) fail("the tree has more than {} values", limits_.steps);
     if (depth > pickle::kMaxDepth) fail("values are nested deeper than {}", pickle::kMaxDepth);
     if (const std::int32_t tensor = tree_.tensor_at(id); tensor >= 0) {
-      if (named_.size() >= std::max(kMostNames, 4 * tree_.tensors().size())) {
+      if (named_.size() >= std::max(limits_.names, 4 * tree_.tensors().size())) {
         fail("{} tensors are repeated more than {} times", tree_.tensors().size(), named_.size());
       }
       named_.emplace_back(name.empty() ? "tensor" : name, static_cast<std::uint32_t>(tensor));
@@ -385,6 +383,7 @@ class Namer {
   const Tree& tree_;
   const Graph& graph_;
   std::string_view path_;
+  WalkLimits limits_;
   std::size_t steps_ = 0;
   std::size_t name_bytes_ = 0;
   std::vector<std::pair<std::string, std::uint32_t>> named_;
@@ -392,12 +391,13 @@ class Namer {
 
 }  // namespace
 
-Tree::Tree(pickle::Graph graph, std::string_view path) : graph_(std::move(graph)), path_(path) {
+Tree::Tree(pickle::Graph graph, std::string_view path, WalkLimits limits)
+    : graph_(std::move(graph)), path_(path), limits_(limits) {
   TreeBuilder(*this).build();
 }
 
 std::vector<std::pair<std::string, std::uint32_t>> Tree::named_tensors() const {
-  return Namer(*this, path_).run();
+  return Namer(*this, path_, limits_).run();
 }
 
 }  // namespace penstock::torch

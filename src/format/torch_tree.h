@@ -37,11 +37,18 @@ struct TensorReference {
 // Which globals a checkpoint may name.
 bool allows_global(std::string_view global);
 
+// How far a tree is walked for the paths of its tensors. A graph that shares or contains its own nodes is longer to
+// walk than to store.
+struct WalkLimits {
+  std::size_t steps = 4'000'000;  // containers and tensors
+  std::size_t names = 1'000'000;  // where each tensor has few
+};
+
 class Tree {
  public:
   // Takes the tensors out of a pickle's graph and checks each against its storage. Throws Error(kFormat or
   // kUnsupportedFormat) that names `path` and the byte. The text that the graph was parsed from must outlive the tree.
-  Tree(pickle::Graph graph, std::string_view path);
+  Tree(pickle::Graph graph, std::string_view path, WalkLimits limits = {});
 
   const pickle::Graph& graph() const noexcept { return graph_; }
   std::span<const Storage> storages() const noexcept { return storages_; }
@@ -64,6 +71,7 @@ class Tree {
   std::vector<std::int32_t> tensor_of_node_;
   std::vector<std::int32_t> storage_of_node_;
   std::string path_;
+  WalkLimits limits_;
 };
 
 // Joins a tree with where its storages lie: file offsets, by the number of the storage.

@@ -58,6 +58,20 @@ def test_a_tensor_keeps_its_memory_and_any_thread_may_drop_it(tmp_path: Path) ->
     assert pool.used_bytes == 0
 
 
+def test_torch_may_drop_a_tensor_without_the_gil(tmp_path: Path) -> None:
+    """The backward pass lets go of what it saved on a thread that holds no GIL."""
+    pool = penstock.MemoryPool()
+    path = tmp_path / "x.safetensors"
+    penstock.save({"x": torch.ones(10**6)}, path)
+    weight = torch.ones(10**6, requires_grad=True)
+    loss = (weight * penstock.load(path, cache="direct", pool=pool)["x"]).sum()
+    assert pool.used_bytes > 0
+    loss.backward()  # type: ignore[no-untyped-call]
+    assert pool.used_bytes == 0
+    assert weight.grad is not None
+    assert bool((weight.grad == 1).all())
+
+
 def test_a_capsule_that_nobody_takes_keeps_nothing(tmp_path: Path) -> None:
     pool = penstock.MemoryPool()
     path = tmp_path / "x.safetensors"

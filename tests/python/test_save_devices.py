@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import gc
+import itertools
 import threading
+import weakref
 from pathlib import Path
 from typing import Any
 
 import penstock
 import pytest
 import torch
+from penstock import _torch
 from penstock.flashpack import assign_from_file, pack_to_file
 from torch.utils._pytree import tree_map
 
@@ -68,11 +72,27 @@ class Remote(torch.Tensor):
 class Broken(Remote):
     """One whose device fails after a while."""
 
+    problem: Exception = RuntimeError("the device fell over\nand more about it")
+
     @classmethod
     def __torch_dispatch__(cls, function: Any, types: Any, arguments: Any = (), keywords: Any = None) -> Any:
         if function is torch.ops.aten.copy_.default and HOST.copies > 2:
-            raise ValueError("the device fell over\nand more about it")
+            raise cls.problem
         return super().__torch_dispatch__(function, types, arguments, keywords)
+
+
+class SilentError(Exception):
+    """One that can't say what it is."""
+
+    def __str__(self) -> str:
+        raise ValueError("nothing to say")
+
+
+class Wrapper(Remote):
+    """As torch's distributed tensors: it says what it is made of, and has nothing of its own."""
+
+    def __tensor_flatten__(self) -> Any:
+        return ["local"], None
 
 
 class Unconvertible(Remote):
@@ -106,6 +126,9 @@ def make_state() -> dict[str, torch.Tensor]:
         "empty": torch.empty(0, 4),
         "last": torch.empty(0, dtype=torch.bool),
     }
+
+
+FELL_OVER = "^x: a tensor of torch.float32 on the xla device can't be read: the device fell over"
 
 
 def remote(state: dict[str, torch.Tensor]) -> dict[str, Any]:
@@ -168,7 +191,7 @@ def test_an_error_or_a_stop_leaves_the_old_file(tmp_path: Path) -> None:
         pack_to_file(remote(make_state()), path, progress=lambda done, total: done < total // 2)
     with pytest.raises(penstock.ArgumentError, match="nothing to store"):
         pack_to_file(remote({"empty": torch.empty(0)}), path)
-    with pytest.raises(ValueError, match="^the device fell over"):
+    with pytest.raises(penstock.IoError, match=f"{FELL_OVER}$"):
         pack_to_file({"x": Broken(torch.zeros(2**20))}, path)
     assert path.read_bytes() == b"old"
     assert [each.name for each in tmp_path.iterdir()] == ["model.flashpack"]
@@ -182,28 +205,93 @@ def test_what_no_file_holds_is_refused_by_name(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("format", ["safetensors", "flashpack"])
 @pytest.mark.parametrize("snapshot", [True, False])
-def test_every_way_of_saving_writes_the_same(tmp_path: Path, format: str, snapshot: bool) -> None:
+@pytest.mark.parametrize("options", [{}, {"dtype": "bfloat16"}, {"checksums": True}])
+def test_every_way_of_saving_writes_the_same(tmp_path: Path, format: str, snapshot: bool, options: Any) -> None:
     state = make_state()
     if format == "safetensors":
         del state["complex"]
-    penstock.save(state, tmp_path / "local", format=format)
-    penstock.save(remote(state), tmp_path / "remote", format=format)
+    penstock.save(state, tmp_path / "local", format=format, **options)
+    penstock.save(remote(state), tmp_path / "remote", format=format, **options)
     assert HOST.copies > 0
-    penstock.save_async(remote(state), tmp_path / "background", format=format, snapshot=snapshot).wait()
+    job = penstock.save_async(remote(state), tmp_path / "background", format=format, snapshot=snapshot, **options)
+    job.wait()
     expected = (tmp_path / "local").read_bytes()
     assert (tmp_path / "remote").read_bytes() == expected
     assert (tmp_path / "background").read_bytes() == expected
 
 
+def test_shards_are_the_same(tmp_path: Path) -> None:
+    state = {f"t{i}": torch.randn(100, 300 + i) for i in range(8)}
+    for folder, tensors in (("local", state), ("remote", remote(state))):
+        (tmp_path / folder).mkdir()
+        penstock.save(tensors, tmp_path / folder / "model.safetensors", max_shard_size=300_000)
+    names = sorted(each.name for each in (tmp_path / "local").iterdir())
+    assert len(names) > 3
+    for name in names:
+        assert (tmp_path / "remote" / name).read_bytes() == (tmp_path / "local" / name).read_bytes()
+
+
 @pytest.mark.parametrize("snapshot", [True, False])
-def test_a_device_that_fails_behind_a_save_is_named_by_it(tmp_path: Path, snapshot: bool) -> None:
+@pytest.mark.parametrize(
+    ("problem", "message"),
+    [
+        (RuntimeError("the device fell over\nand more about it"), f"^IoError: {FELL_OVER[1:]}$"),
+        (ValueError("the library\nis strange"), "^ValueError: the library$"),
+        (ValueError("\udcff"), r"^ValueError: \?$"),
+        (SilentError(), "^SilentError$"),
+    ],
+)
+def test_what_fails_behind_a_save_is_told_by_it(
+    tmp_path: Path, snapshot: bool, problem: Exception, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Broken, "problem", problem)
     path = tmp_path / "model.safetensors"
     path.write_bytes(b"old")
-    job = penstock.save_async({"x": Broken(torch.zeros(2**21))}, path, snapshot=snapshot)
-    with pytest.raises(penstock.IoError, match="^ValueError: the device fell over$"):
-        job.wait()
+    job = penstock.save_async({"x": Broken(torch.zeros(2**23))}, path, snapshot=snapshot)
+    for _ in range(2):
+        with pytest.raises(penstock.IoError, match=message):
+            job.wait()
     assert path.read_bytes() == b"old"
     assert [each.name for each in tmp_path.iterdir()] == ["model.safetensors"]
+
+
+def test_what_another_library_raises_arrives_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Broken, "problem", SilentError())
+    with pytest.raises(SilentError):
+        penstock.save({"x": Broken(torch.zeros(2**23))}, tmp_path / "model.safetensors")
+    assert not any(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_a_job_that_is_over_keeps_no_tensors(tmp_path: Path, fails: bool) -> None:
+    tensor = (Broken if fails else Remote)(torch.zeros(2**20))
+    watched = weakref.ref(tensor.local)
+    job = penstock.save_async({"x": tensor}, tmp_path / "model.safetensors", snapshot=False)
+    if fails:
+        with pytest.raises(penstock.IoError):
+            job.wait()
+    else:
+        job.wait()
+    del tensor
+    gc.collect()
+    assert watched() is None
+
+
+def test_wrappers_are_refused(tmp_path: Path) -> None:
+    state = {"x": Wrapper(torch.ones(3, dtype=torch.float32))}
+    with pytest.raises(penstock.UnsupportedError, match="^x: a Wrapper has no memory of its own$"):
+        penstock.save(state, tmp_path / "model.safetensors")
+    with pytest.raises(penstock.ArgumentError, match="^x: .*can't be converted to torch.float16$"):
+        pack_to_file(state, tmp_path / "model.flashpack", torch.float16)
+    assert not any(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
+def test_any_elements_of_any_view_come_in_order(order: tuple[int, ...]) -> None:
+    tensor = torch.arange(2 * 3 * 4).reshape(2, 3, 4).permute(order)
+    flat = tensor.reshape(-1)
+    for begin, end in itertools.combinations(range(25), 2):
+        assert torch.equal(_torch._elements(tensor, begin, end - begin), flat[begin:end])
 
 
 def test_what_can_not_be_converted_is_named(tmp_path: Path) -> None:
