@@ -23,7 +23,7 @@ namespace penstock {
 struct FileInfo {
   std::filesystem::path path;
   std::uint64_t size = 0;
-  std::string format;  // "safetensors", "flashpack"
+  std::string format;  // "safetensors", "flashpack", "torch", "torch-legacy"
   Metadata metadata;
 };
 

@@ -179,3 +179,17 @@ def test_what_is_not_there_is_named(tmp_path: Path) -> None:
         convert_pretrained(tmp_path, library="keras")
     with pytest.raises(NotFoundError, match=r"has no subfolder 'unet'"):
         convert_pretrained(tmp_path, subfolder="unet")
+
+
+@pytest.mark.parametrize("library", [None, "transformers"])
+@pytest.mark.parametrize("align_large", [True, False])
+def test_large_tensors_can_be_aligned_however_the_model_is_read(
+    tmp_path: Path, library: str | None, align_large: bool
+) -> None:
+    model = tiny_models.llama(words=4099)  # two tensors of more than 256 KiB
+    model.save_pretrained(tmp_path / "usual")
+    path = convert_pretrained(tmp_path / "usual", tmp_path / "packed", library=library, align_large=align_large)
+    large = [record for record in get_flashpack_file_metadata(path)["index"] if record["length"] * 4 >= 2**18]
+    assert len(large) == 2
+    assert all(record["offset"] * 4 % 4096 == 0 for record in large) == align_large
+    assert_holds(path, model.state_dict())

@@ -27,10 +27,10 @@ diffusers.utils.logging.disable_progress_bar()
 TOKENS = torch.tensor([[3, 14, 15, 9, 2, 6]])
 
 
-def llama(cls: Any = LlamaForCausalLM, *, tied: bool = False) -> Any:
+def llama(cls: Any = LlamaForCausalLM, *, tied: bool = False, words: int = 40) -> Any:
     torch.manual_seed(1)
     config = LlamaConfig(
-        vocab_size=40,
+        vocab_size=words,
         hidden_size=32,
         intermediate_size=48,
         num_hidden_layers=2,

@@ -68,7 +68,12 @@ def convert_pretrained(
     dtype = parsed_dtype(dtype)
     if library is not None and is_in_folder:
         model = _load_by_class(folder, checkpoint, variant, library)
-        _writer(library)(model, target.parent, variant, {"target_dtype": dtype, "silent": silent, **_ignore(ignored)})
+        _writer(library)(
+            model,
+            target.parent,
+            variant,
+            {"target_dtype": dtype, "silent": silent, "align_large": align_large, **_ignore(ignored)},
+        )
         return str(target)
     options: dict[str, Any] = {
         "silent": silent,

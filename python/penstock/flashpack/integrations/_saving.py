@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 _PACK = frozenset(
     {
         "align_bytes",
+        "align_large",
         "ignore_names",
         "ignore_prefixes",
         "ignore_suffixes",
