@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/page.h"
 #include "memory/populate.h"
+#include "transfer/interleave.h"
 
 namespace penstock {
 namespace {
@@ -127,14 +128,29 @@ class ReadJob final : public Job {
   std::uint64_t moved_ = 0;  // bytes that arrived
 };
 
+struct BlockNumber {
+  std::size_t task;
+  std::size_t block;
+};
+
+// Copies out of the page cache lie between reads, so that the drive works while they are made.
+std::vector<BlockNumber> order_of(const std::vector<ReadTask>& tasks) {
+  std::vector<BlockNumber> reads;
+  std::vector<BlockNumber> copies;
+  for (std::size_t task = 0; task < tasks.size(); ++task) {
+    for (std::size_t block = 0; block < tasks[task].plan.blocks.size(); ++block) {
+      (tasks[task].buffered[block] ? copies : reads).push_back({task, block});
+    }
+  }
+  return interleave(reads, copies);
+}
+
 }  // namespace
 
 void start_reading(Crew& crew, const std::shared_ptr<ReadBatch>& batch) {
   std::vector<std::unique_ptr<Job>> jobs;
-  for (std::size_t task = 0; task < batch->tasks.size(); ++task) {
-    for (std::size_t block = 0; block < batch->tasks[task].plan.blocks.size(); ++block) {
-      jobs.push_back(std::make_unique<ReadJob>(batch, crew.counters(), task, block));
-    }
+  for (const auto [task, block] : order_of(batch->tasks)) {
+    jobs.push_back(std::make_unique<ReadJob>(batch, crew.counters(), task, block));
   }
   batch->expect(jobs.size());
   crew.add(std::move(jobs));
