@@ -1,6 +1,7 @@
 #include "transfer/settings.h"
 
 #include <algorithm>
+#include <bit>
 #include <charconv>
 #include <cstdlib>
 #include <optional>
@@ -19,6 +20,9 @@ constexpr unsigned kQueueDepth = 16;
 constexpr unsigned kMaxDefaultThreads = 4;
 constexpr std::uint64_t kSmallTransfer = 4 * kMiB;
 constexpr std::uint64_t kSmallBlock = 1 * kMiB;
+// Staging blocks are memory that has to be there first. What moves less has smaller ones.
+constexpr std::uint64_t kLeastBlock = 256 * kKiB;
+constexpr std::uint64_t kBlocksPerTransfer = 128;
 
 constexpr std::uint64_t kSmallestBlock = 64 * kKiB;
 constexpr std::uint64_t kLargestBlock = 64 * kMiB;
@@ -77,8 +81,12 @@ const char* reason_for(Backend option, Backend decided) {
                               : "the kernel refuses io_uring to this process";
 }
 
-std::uint64_t checked_block_size(std::uint64_t asked) {
-  if (asked == 0) return kBlockSize;
+std::uint64_t block_size_for(std::uint64_t nbytes) {
+  return std::clamp(std::bit_floor(nbytes / kBlocksPerTransfer), kLeastBlock, kBlockSize);
+}
+
+std::uint64_t checked_block_size(std::uint64_t asked, std::uint64_t nbytes) {
+  if (asked == 0) return nbytes <= kSmallTransfer ? kSmallBlock : block_size_for(nbytes);
   if (asked < kSmallestBlock || asked > kLargestBlock || (asked & (asked - 1)) != 0) {
     throw_argument("block size {}: expected a power of two from {} to {}", asked, kSmallestBlock, kLargestBlock);
   }
@@ -99,7 +107,7 @@ unsigned Settings::depth_per_thread() const noexcept {
 Settings decide_settings(const IoOptions& options, std::uint64_t nbytes) {
   Settings settings;
   const Backend backend = asked_backend(options.backend);
-  settings.block_size = checked_block_size(asked_number(options.block_size, "PENSTOCK_BLOCK_SIZE"));
+  settings.block_size = checked_block_size(asked_number(options.block_size, "PENSTOCK_BLOCK_SIZE"), nbytes);
   settings.queue_depth =
       checked_count(asked_number(options.queue_depth, "PENSTOCK_QUEUE_DEPTH"), kDeepestQueue, "queue depth");
   settings.threads = checked_count(asked_number(options.threads, "PENSTOCK_THREADS"), kMostThreads, "threads");

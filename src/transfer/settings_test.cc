@@ -64,6 +64,18 @@ TEST_F(SettingsTest, a_block_size_that_is_no_power_of_two_is_refused) {
   EXPECT_THROW(decide_settings(options, kGiB), Error);
 }
 
+TEST_F(SettingsTest, what_moves_less_has_smaller_blocks) {
+  EXPECT_EQ(decide_settings({}, 5 * kMiB).block_size, 256 * kKiB);
+  EXPECT_EQ(decide_settings({}, 16 * kMiB).block_size, 256 * kKiB);
+  EXPECT_EQ(decide_settings({}, 100 * kMiB).block_size, 512 * kKiB);
+  EXPECT_EQ(decide_settings({}, 128 * kMiB).block_size, kMiB);
+  EXPECT_EQ(decide_settings({}, 256 * kMiB).block_size, 2 * kMiB);
+  EXPECT_EQ(decide_settings({}, 1000 * kGiB).block_size, 2 * kMiB);
+  IoOptions options;
+  options.block_size = 2 * kMiB;
+  EXPECT_EQ(decide_settings(options, 16 * kMiB).block_size, 2 * kMiB);
+}
+
 TEST_F(SettingsTest, staging_stays_within_its_bound) {
   IoOptions options;
   options.block_size = 64 * kMiB;
