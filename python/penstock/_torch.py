@@ -28,9 +28,7 @@ DTYPES: dict[str, torch.dtype] = {
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 # What from_dlpack has taken since the oldest torch that penstock works with.
-_DLPACK = frozenset(
-    ("BOOL", "U8", "I8", "I16", "I32", "I64", "F16", "BF16", "F32", "F64", "C64", "C128"),
-)
+_DLPACK = frozenset(("BOOL", "U8", "I8", "I16", "I32", "I64", "F16", "BF16", "F32", "F64", "C64", "C128"))
 
 
 def require(infos: Callable[[], Iterable[Info]]) -> None:
@@ -177,8 +175,8 @@ class _Pieces:
     def _explain(self, problem: RuntimeError) -> Exception:
         tensor = self._tensor
         # On the CPU nothing else can go wrong; devices fail in many ways, which are theirs to tell.
-        unknown = isinstance(problem, NotImplementedError) or tensor.device.type == "cpu"
-        if tensor.dtype != self._dtype and unknown:
+        has_no_kernel = isinstance(problem, NotImplementedError) or tensor.device.type == "cpu"
+        if tensor.dtype != self._dtype and has_no_kernel:
             return ArgumentError(f"{self._name}: {describe(tensor)} can't be converted to {self._dtype}")
         reason = str(problem).partition("\n")[0]
         return IoError(f"{self._name}: {describe(tensor)} can't be read: {reason}")

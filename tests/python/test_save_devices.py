@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import itertools
 import threading
+import types
 import weakref
 from pathlib import Path
 from typing import Any
@@ -275,6 +276,24 @@ def test_a_job_that_is_over_keeps_no_tensors(tmp_path: Path, fails: bool) -> Non
     del tensor
     gc.collect()
     assert watched() is None
+
+
+@pytest.mark.parametrize("target", [None, torch.float16])
+def test_what_the_caller_has_queued_is_done_before_anything_is_read(
+    tmp_path: Path, target: torch.dtype | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The engine's threads have streams of their own, which would not wait for the caller's."""
+    waited = []
+
+    class Stream:
+        def synchronize(self) -> None:
+            waited.append((threading.current_thread(), HOST.copies))
+
+    device = types.SimpleNamespace(current_stream=lambda device: Stream())
+    monkeypatch.setattr(torch, "xla", device, raising=False)
+    pack_to_file({"x": Remote(torch.ones(100))}, tmp_path / "model.flashpack", target)
+    assert waited == [(threading.current_thread(), 0)]
+    assert HOST.copies > 0
 
 
 def test_wrappers_are_refused(tmp_path: Path) -> None:
