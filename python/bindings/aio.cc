@@ -46,8 +46,7 @@ class Threaded {
 std::shared_ptr<const void> hold(nb::object object) {
   PyObject* held = object.release().ptr();
   return {held, [](const void* last) {
-            GilAcquire acquire;
-            Py_DECREF(static_cast<PyObject*>(const_cast<void*>(last)));
+            let_go_with_gil([last] { Py_DECREF(static_cast<PyObject*>(const_cast<void*>(last))); });
           }};
 }
 

@@ -46,10 +46,8 @@ ProgressFunction Callbacks::function(const std::shared_ptr<Callbacks>& self) {
 
 FillFunction Callbacks::fill(const std::shared_ptr<Callbacks>& self, nb::object read) {
   // The last copy of the function may go on a thread that has no GIL.
-  const std::shared_ptr<nb::object> held(new nb::object(std::move(read)), [](const nb::object* object) {
-    GilAcquire acquire;
-    delete object;
-  });
+  const std::shared_ptr<nb::object> held(
+      new nb::object(std::move(read)), [](const nb::object* object) { let_go_with_gil([object] { delete object; }); });
   return [self, held](std::uint64_t offset, std::span<std::byte> bytes) {
     GilAcquire acquire;
     outlive_python([&] { self->read_with_gil(*held, offset, bytes); });

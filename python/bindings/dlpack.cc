@@ -54,9 +54,7 @@ std::optional<dtype_code> code_of(DType dtype) {
 }
 
 void let_go(Managed* managed) {
-  if (Py_IsInitialized() == 0) return;  // the process ends, and its memory with it
-  GilAcquire acquire;
-  delete managed;
+  let_go_with_gil([managed] { delete managed; });
 }
 
 void let_go_of_untaken(PyObject* capsule) {

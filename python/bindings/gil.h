@@ -9,6 +9,8 @@
 #include <nanobind/nanobind.h>
 #include <unistd.h>
 
+#include <utility>
+
 namespace penstock::python {
 
 // Runs what may take the GIL; does not return when the interpreter has ended.
@@ -24,28 +26,59 @@ auto outlive_python(Call&& call) {
 // Lets other threads run Python for as long as it lives.
 class GilRelease {
  public:
-  GilRelease() : state_(PyEval_SaveThread()) {}
+  GilRelease() : state_(PyEval_SaveThread()), outer_(std::exchange(released_, state_)) {}
   GilRelease(const GilRelease&) = delete;
   GilRelease& operator=(const GilRelease&) = delete;
   ~GilRelease() {
+    released_ = outer_;
     outlive_python([this] { PyEval_RestoreThread(state_); });
   }
 
  private:
+  friend class GilAcquire;
+  static inline thread_local PyThreadState* released_ =
+      nullptr;  // what this thread runs Python with, while it does not
+
   PyThreadState* state_;
+  PyThreadState* outer_;
 };
 
-// The way back, for a while.
+// The way back, for a while, on any thread.
+//
+// A thread that came from Python goes back with the state that it left with: that one may be asked for even when the
+// interpreter is gone. PyGILState_Ensure would then look for an interpreter to make a new one in, and crash.
 class GilAcquire {
  public:
-  GilAcquire() : state_(outlive_python([] { return PyGILState_Ensure(); })) {}
+  GilAcquire() : returning_(std::exchange(GilRelease::released_, nullptr)) {
+    if (returning_ != nullptr) {
+      outlive_python([this] { PyEval_RestoreThread(returning_); });
+    } else {
+      while (Py_IsInitialized() == 0) pause();
+      state_ = outlive_python([] { return PyGILState_Ensure(); });
+    }
+  }
   GilAcquire(const GilAcquire&) = delete;
   GilAcquire& operator=(const GilAcquire&) = delete;
-  ~GilAcquire() { PyGILState_Release(state_); }
+  ~GilAcquire() {
+    if (returning_ != nullptr) {
+      GilRelease::released_ = PyEval_SaveThread();
+    } else {
+      PyGILState_Release(state_);
+    }
+  }
 
  private:
-  PyGILState_STATE state_;
+  PyThreadState* returning_;
+  PyGILState_STATE state_{};
 };
+
+// Lets go of what belongs to Python, on whatever thread has it last. When the process ends, its memory ends with it.
+template <typename LetGo>
+void let_go_with_gil(LetGo&& let_go) {
+  if (Py_IsInitialized() == 0) return;
+  GilAcquire acquire;
+  let_go();
+}
 
 // Keeps the garbage collector from looking again and again through thousands of objects that are being made.
 class CollectorPause {

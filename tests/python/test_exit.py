@@ -62,6 +62,31 @@ def test_daemon_threads_do_not_abort_the_process(file: Path, work: str) -> None:
         assert (result.returncode, result.stderr) == (0, "")
 
 
+def test_threads_that_come_back_after_the_interpreter_has_gone_are_left_asleep(file: Path) -> None:
+    script = """
+    import ctypes, sys, threading
+    import penstock
+
+    path = sys.argv[1]
+    slowly = {"block_size": "64KiB", "queue_depth": 1, "threads": 1, "backend": "threads"}
+    begun = threading.Semaphore(0)
+
+    def run():
+        while True:
+            penstock.load(path, framework="numpy", cache="direct", progress=lambda done, total: begun.release(), **slowly)
+
+    libc = ctypes.CDLL(None)
+    libc.on_exit(libc.sleep, None)  # is called with the exit status: a second, when Python has ended
+    for _ in range(3):
+        threading.Thread(target=run, daemon=True).start()
+    for _ in range(6):
+        begun.acquire()
+    sys.exit(1)
+    """
+    result = helpers.run_python(script, str(file), check=False)
+    assert (result.returncode, result.stderr) == (1, "")
+
+
 def test_a_save_that_is_interrupted_at_exit_is_told(tmp_path: Path) -> None:
     path = tmp_path / "model.safetensors"
     script = (
