@@ -14,6 +14,7 @@ from typing import Any
 FAMILIES = (
     "fio",
     "dontcache_cases",
+    "drive_cases",
     "safetensors_cases",
     "fastsafetensors_cases",
     "runai_cases",

@@ -20,7 +20,8 @@ struct Throughput {
 // load.
 Throughput measure_read(const std::filesystem::path& path, const IoOptions& io, std::uint64_t max_bytes);
 
-// Writes a temporary file of `nbytes` in `directory` durably, and removes it: the ceiling of a save.
+// Writes a temporary file of `nbytes` in `directory` durably out of a few MiB that are in memory, and removes it: the
+// ceiling of a save.
 Throughput measure_write(const std::filesystem::path& directory, const IoOptions& io, WriteMethod method,
                          std::uint64_t nbytes);
 

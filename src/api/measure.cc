@@ -11,7 +11,7 @@
 namespace penstock {
 namespace {
 
-// Made once and written again and again, as a saver's hot staging memory would be.
+// Written again and again from where it lies, like a saver's staging memory that nobody has to fill.
 constexpr std::uint64_t kPatternSize = 8 * kMiB;
 
 Throughput report(Crew& crew, std::uint64_t bytes, double seconds, std::string method) {
@@ -38,11 +38,11 @@ Throughput measure_read(const std::filesystem::path& path, const IoOptions& io, 
 
 Throughput measure_write(const std::filesystem::path& directory, const IoOptions& io, WriteMethod method,
                          std::uint64_t nbytes) {
-  const Settings settings = decide_settings(io, nbytes);
-  const auto pattern = host_pool(nullptr)->allocate(kPatternSize);
+  const Settings settings = decide_settings(io, nbytes, Direction::kWrite);
+  const auto pattern = host_pool(nullptr)->allocate_staging(kPatternSize);
   for (std::uint64_t i = 0; i < kPatternSize; ++i) pattern->data()[i] = static_cast<std::byte>(i * 2654435761u >> 13);
   NewFile file = NewFile::create(directory / "penstock-measure");  // never published, so never seen
-  const WriteRoute route = choose_route(file, method, decide_landing(Landing::kAuto));
+  const WriteRoute route = choose_route(file, method, Landing::kInPlace);
   file.reserve(align_up(nbytes, route.alignment));
   std::vector<WritePart> parts;
   for (std::uint64_t offset = 0; offset < nbytes; offset += kPatternSize) {

@@ -70,7 +70,7 @@ std::vector<ShareChecksum> ParallelSave::write(unsigned rank, unsigned count) {
   ShardSave& save = state.opened();
   const std::uint64_t step = align_up((save.nbytes() + count - 1) / count, 2 * kMiB);
   const ByteRange share{rank * step, (rank + 1) * step};
-  const Settings settings = decide_settings(state.options().io, std::min(step, save.nbytes()));
+  const Settings settings = decide_settings(state.options().io, std::min(step, save.nbytes()), Direction::kWrite);
   Crew crew(settings, host_pool(nullptr));
   const auto& report = state.options().progress;
   auto checksums = save.write_share(crew, share, [&](std::uint64_t done) {
@@ -85,7 +85,7 @@ std::vector<ShareChecksum> ParallelSave::write(unsigned rank, unsigned count) {
 Stats ParallelSave::commit(std::span<const ShareChecksum> checksums) {
   State& state = *state_;
   ShardSave& save = state.opened();
-  const Settings settings = decide_settings(state.options().io, 4 * kMiB);
+  const Settings settings = decide_settings(state.options().io, 4 * kMiB, Direction::kWrite);
   {
     Crew crew(settings, host_pool(nullptr));
     save.write_rest(crew, checksums);

@@ -117,7 +117,7 @@ Stats run_save(Writer::State& state, const SaveHooks& hooks) {
   if (sharded)
     index_file.emplace(write_index(index_path, encode_shard_index(index, state.nbytes), state.options.durable));
 
-  const Settings settings = decide_settings(state.options.io, total);
+  const Settings settings = decide_settings(state.options.io, total, Direction::kWrite);
   Stats stats;
   const Stopwatch write_watch;
   std::uint64_t done_before = 0;

@@ -245,7 +245,7 @@ StreamStats StreamFile::State::stats() const {
 }
 
 StreamFile::StreamFile(const std::filesystem::path& path, const StreamOptions& options)
-    : state_(std::make_unique<State>(path, options, decide_settings(options.io, kUnknownSize))) {}
+    : state_(std::make_unique<State>(path, options, decide_settings(options.io, kUnknownSize, Direction::kWrite))) {}
 StreamFile::StreamFile(std::unique_ptr<State> state) : state_(std::move(state)) {}
 StreamFile::StreamFile(StreamFile&&) noexcept = default;
 StreamFile& StreamFile::operator=(StreamFile&&) noexcept = default;

@@ -16,7 +16,8 @@ namespace {
 
 // Measured: see docs/tuning.md.
 constexpr std::uint64_t kBlockSize = 2 * kMiB;
-constexpr unsigned kQueueDepth = 16;
+constexpr unsigned kReadDepth = 16;
+constexpr unsigned kWriteDepth = 8;
 constexpr unsigned kMaxDefaultThreads = 4;
 constexpr std::uint64_t kSmallTransfer = 4 * kMiB;
 constexpr std::uint64_t kSmallBlock = 1 * kMiB;
@@ -104,7 +105,7 @@ unsigned Settings::depth_per_thread() const noexcept {
   return std::max(1u, queue_depth / std::max(1u, threads));
 }
 
-Settings decide_settings(const IoOptions& options, std::uint64_t nbytes) {
+Settings decide_settings(const IoOptions& options, std::uint64_t nbytes, Direction direction) {
   Settings settings;
   const Backend backend = asked_backend(options.backend);
   settings.block_size = checked_block_size(asked_number(options.block_size, "PENSTOCK_BLOCK_SIZE"), nbytes);
@@ -113,7 +114,8 @@ Settings decide_settings(const IoOptions& options, std::uint64_t nbytes) {
   settings.threads = checked_count(asked_number(options.threads, "PENSTOCK_THREADS"), kMostThreads, "threads");
   const bool threads_chosen = settings.threads != 0;
   if (settings.queue_depth == 0) {
-    settings.queue_depth = std::max(kQueueDepth, 2 * settings.threads);
+    const unsigned depth = direction == Direction::kRead ? kReadDepth : kWriteDepth;
+    settings.queue_depth = std::max(depth, 2 * settings.threads);
     settings.queue_depth =
         static_cast<unsigned>(std::clamp<std::uint64_t>(kMostStaging / settings.block_size, 1, settings.queue_depth));
   }

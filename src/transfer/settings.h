@@ -20,9 +20,11 @@ struct Settings {
   unsigned depth_per_thread() const noexcept;
 };
 
+enum class Direction : std::uint8_t { kRead, kWrite };
+
 // Fills in what `options` and the environment leave open. `nbytes` is how much is to be moved: little of it is moved on
 // the calling thread. Throws Error(kArgument) for values that make no sense, naming the variable they came from.
-Settings decide_settings(const IoOptions& options, std::uint64_t nbytes);
+Settings decide_settings(const IoOptions& options, std::uint64_t nbytes, Direction direction = Direction::kRead);
 
 // PENSTOCK_LANDING, or what the caller asked for where that is not kAuto.
 Landing decide_landing(Landing asked);

@@ -76,6 +76,14 @@ TEST_F(SettingsTest, what_moves_less_has_smaller_blocks) {
   EXPECT_EQ(decide_settings(options, 16 * kMiB).block_size, 2 * kMiB);
 }
 
+TEST_F(SettingsTest, writes_have_half_as_many_in_flight) {
+  EXPECT_EQ(decide_settings({}, 10 * kGiB, Direction::kRead).queue_depth, 16u);
+  EXPECT_EQ(decide_settings({}, 10 * kGiB, Direction::kWrite).queue_depth, 8u);
+  IoOptions options;
+  options.queue_depth = 32;
+  EXPECT_EQ(decide_settings(options, 10 * kGiB, Direction::kWrite).queue_depth, 32u);
+}
+
 TEST_F(SettingsTest, staging_stays_within_its_bound) {
   IoOptions options;
   options.block_size = 64 * kMiB;
