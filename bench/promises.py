@@ -256,13 +256,34 @@ FIELD_PROMISES = (
 )
 
 
-def judge(summaries: list[Summary]) -> list[tuple[Promise, float, bool]]:
-    """Every promise whose cases were measured, with its figure and whether it holds."""
+# What moves the bytes of each race and does nothing else. Every cold race reads files of the same size.
+ENGINE_ALONE = {
+    **dict.fromkeys(("cold-reused", *COLD_RACES), "cold: the engine alone, read"),
+    **{race: f"{race}: the engine alone, write" for race in ("save", "pack", "torch-save")},
+}
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """`engine_alone` is the figure of the engine that has no tensors to fill or to take from: about the most there is."""
+
+    promise: Promise
+    figure: float
+    holds: bool
+    engine_alone: float | None = None
+
+
+def judge(summaries: list[Summary]) -> list[Verdict]:
+    """Every promise whose cases were measured."""
     by_key = {summary.case.key: summary for summary in summaries}
     verdicts = []
     for promise in (*FIELD_PROMISES, *PROMISES):
         peers = promise.peers(summaries)
         if all(key in by_key for key in promise.cases) and bool(peers) == bool(promise.against):
-            figure = promise.measure(*(by_key[key] for key in promise.cases), *peers)
-            verdicts.append((promise, figure, promise.holds(figure)))
+            ours, *others = *(by_key[key] for key in promise.cases), *peers
+            engine = by_key.get(ENGINE_ALONE.get(ours.case.race.key, ""))
+            compares = engine is not None and promise.measure in (speed, speed_over_best)
+            figure = promise.measure(ours, *others)
+            alone = promise.measure(engine, *others) if compares else None
+            verdicts.append(Verdict(promise, figure, promise.holds(figure), alone))
     return verdicts

@@ -26,6 +26,7 @@ from runner import MeasurementError, Series, Setting, find_peer_python, run_roun
 BENCH = Path(__file__).resolve().parent
 ROOT = BENCH.parent
 GROWTH = "growth"
+STOPPED = "stopped before its end"
 PEERS = [
     *("safetensors", "fastsafetensors", "flashpack", "runai-model-streamer", "tensorizer", "deepspeed"),
     *("accelerate", "torch", "numpy"),
@@ -200,10 +201,18 @@ def describe(setting: Setting, arguments: argparse.Namespace, rounds: int) -> di
 
 
 def run(
-    cases: list[Case], setting: Setting, rounds: int, seed: int, left_out: dict[str, str] | None = None
+    cases: list[Case],
+    setting: Setting,
+    rounds: int,
+    seed: int,
+    left_out: dict[str, str] | None = None,
+    into: dict[str, Series] | None = None,
 ) -> list[Series]:
-    """With `left_out` a competitor that fails goes there, aloud, and doesn't cost the others their race."""
-    all_series: dict[str, Series] = {}
+    """With `left_out` a competitor that fails goes there, aloud, and doesn't cost the others their race.
+
+    `into` holds what was measured even when this is interrupted.
+    """
+    all_series: dict[str, Series] = {} if into is None else into
 
     def failed(case: Case, reason: str) -> None:
         assert left_out is not None
@@ -221,11 +230,15 @@ def run(
 
 def grow(measured: run_results.Results, setting: Setting, gib: float, rounds: int, seed: int) -> None:
     begin = time.monotonic()
-    for series, amount, done, total in growth.run(setting, gib, min(rounds, growth.ROUNDS), seed):
-        measured.add_grown(series, amount)
-        unit = "MiB" if series.case.race in growth.BY_SIZE else "tensors"
-        shown = amount >> 20 if unit == "MiB" else amount
-        tell(f"{series.case.key}, {shown} {unit}", series, done, total, begin)
+    try:
+        for series, amount, done, total in growth.run(setting, gib, min(rounds, growth.ROUNDS), seed):
+            measured.add_grown(series, amount)
+            unit = "MiB" if series.case.race in growth.BY_SIZE else "tensors"
+            shown = amount >> 20 if unit == "MiB" else amount
+            tell(f"{series.case.key}, {shown} {unit}", series, done, total, begin)
+    except (MeasurementError, subprocess.CalledProcessError) as error:
+        print(f"[bench] FAILED: growth: {error}", flush=True)
+        measured.left_out["growth"] = f"failed: {error}"
 
 
 def tell(what: str, series: Series, done: int, total: int, begin: float) -> None:
@@ -245,13 +258,17 @@ def measure(arguments: argparse.Namespace, cases: list[Case]) -> run_results.Res
     for key, value in measured.about.items():
         print(f"[bench] {key.replace('_', ' ')}: {value}")
     begin = time.monotonic()
-    measured.series = run(cases, setting, rounds, arguments.seed, measured.left_out)
-    if grows(arguments):
-        try:
+    found: dict[str, Series] = {}
+    try:
+        run(cases, setting, rounds, arguments.seed, measured.left_out, found)
+        if grows(arguments):
             grow(measured, setting, gib, rounds, arguments.seed)
-        except (MeasurementError, subprocess.CalledProcessError) as error:
-            print(f"[bench] FAILED: growth: {error}", flush=True)
-            measured.left_out["growth"] = f"failed: {error}"
+    except KeyboardInterrupt:
+        if not found:
+            raise
+        print(f"\n[bench] {STOPPED}; this is what was measured until then", flush=True)
+        measured.left_out["the rest"] = STOPPED
+    measured.series = list(found.values())
     measured.about["minutes"] = round((time.monotonic() - begin) / 60, 1)
     return measured
 
@@ -279,6 +296,8 @@ def main() -> int:
         run_results.write(path, run_results.as_json(measured))
         print(f"[bench] every measurement: {path.relative_to(ROOT)}")
     present.write(measured, arguments.chart, arguments.document)
+    if STOPPED in measured.left_out.values():
+        return 130
     return 1 if any(reason.startswith("failed: ") for reason in measured.left_out.values()) else 0
 
 

@@ -120,10 +120,13 @@ def memory_and_drive(summary: Summary) -> tuple[float | None, ...]:
 
 
 def promise_table(summaries: list[Summary]) -> Table:
-    table = Table("what penstock promises", ["", "measured", "promised", ""])
-    for promise, figure, holds in judge(summaries):
+    table = Table("what penstock promises", ["", "measured", "promised", "", "the engine alone"])
+    for verdict in judge(summaries):
+        promise = verdict.promise
         limit = f"{'at least' if promise.at_least else 'at most'} {promise.limit:.2f}"
-        table.add([promise.text, number(figure), limit, "holds" if holds else "MISSED"], highlight=not holds)
+        words = "holds" if verdict.holds else "MISSED"
+        alone = "" if verdict.engine_alone is None else number(verdict.engine_alone)
+        table.add([promise.text, number(verdict.figure), limit, words, alone], highlight=not verdict.holds)
     return table
 
 

@@ -50,8 +50,15 @@ def as_json(results: Results) -> dict[str, Any]:
             for line in growth.lines(results.points)
         ],
         "promises": [
-            {"text": p.text, "measured": figure, "limit": p.limit, "at_least": p.at_least, "holds": holds}
-            for p, figure, holds in judge(summaries)
+            {
+                "text": verdict.promise.text,
+                "measured": verdict.figure,
+                "limit": verdict.promise.limit,
+                "at_least": verdict.promise.at_least,
+                "holds": verdict.holds,
+                "engine_alone": verdict.engine_alone,
+            }
+            for verdict in judge(summaries)
         ],
         "not_first": [
             {"race": ours.case.race.name, "ours": ours.case.name, "first": first.case.name, "ratio": ratio}

@@ -92,7 +92,7 @@ def test_a_lost_race_is_listed_with_its_ratio() -> None:
 
 
 def test_a_promise_is_held_against_the_best_peer_of_its_races() -> None:
-    figures = {promise.text: (figure, holds) for promise, figure, holds in promises.judge(LOST.summaries)}
+    figures = {one.promise.text: (one.figure, one.holds) for one in promises.judge(LOST.summaries)}
     assert figures["cold load, fresh memory: speed over the best peer in any format"] == (pytest.approx(2.0), True)
     assert figures["cold load, fresh memory: processor time over that of peers within 2x"] == (
         pytest.approx(1.25),
@@ -103,7 +103,18 @@ def test_a_promise_is_held_against_the_best_peer_of_its_races() -> None:
 
 def test_promises_about_what_was_not_measured_are_not_judged() -> None:
     alone = of_a_run(measured("cold: penstock.load", [0.5]))
-    assert not any(promise.against for promise, _, _ in promises.judge(alone.summaries))
+    assert not any(verdict.promise.against for verdict in promises.judge(alone.summaries))
+
+
+def test_a_promise_is_shown_beside_what_the_engine_alone_would_reach() -> None:
+    run = of_a_run(*LOST.series, measured("cold: the engine alone, read", [0.25]))
+    reached = {one.promise.text: one.engine_alone for one in promises.judge(run.summaries)}
+    assert reached["cold load: speed over fastsafetensors"] == pytest.approx(4.0)
+    assert reached["cold load, fresh memory: speed over the best peer in any format"] == pytest.approx(4.0)
+    assert reached["cold load: processor time over fastsafetensors"] is None
+    assert reached["warm load: speed over the first"] is None
+    assert all(one.engine_alone is None for one in promises.judge(LOST.summaries))
+    assert set(promises.ENGINE_ALONE.values()) <= {case.key for case in cases.all_cases()}
 
 
 def test_a_line_is_found_through_its_own_points() -> None:
