@@ -1,4 +1,4 @@
-"""penstock's engine with nothing to fill and nothing to take from: the most that a load or a save could reach."""
+"""penstock's engine with nothing to fill and nothing to take from: about the most that a load or a save could reach."""
 
 from __future__ import annotations
 

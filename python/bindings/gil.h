@@ -36,8 +36,8 @@ class GilRelease {
 
  private:
   friend class GilAcquire;
-  static inline thread_local PyThreadState* released_ =
-      nullptr;  // what this thread runs Python with, while it does not
+  // What this thread will run Python with again; null while it does.
+  static inline thread_local PyThreadState* released_ = nullptr;
 
   PyThreadState* state_;
   PyThreadState* outer_;
