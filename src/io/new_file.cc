@@ -17,6 +17,8 @@
 #include <utility>
 
 #include "base/error.h"
+#include "io/closing.h"
+#include "io/filesystem.h"
 
 namespace penstock {
 namespace {
@@ -57,6 +59,25 @@ bool journals_directories(int fd) {
   return status.f_type == kXfs || (status.f_type == kExt4 && has_journal(fd));
 }
 
+// Keeps what a rename is about to replace from being freed by it. Not over a network, where a file that is held is
+// given another name in place of being removed.
+UniqueFd hold(int directory, const std::string& name) {
+  if (!on_local_filesystem(directory)) return {};
+  return UniqueFd(::openat(directory, name.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC));
+}
+
+void let_go(UniqueFd file) {
+  if (file && frees_much(file.get())) close_in_background(std::move(file));
+}
+
+int reserve_space(int fd, std::uint64_t nbytes) {
+  int result = 0;
+  do {
+    result = ::fallocate(fd, 0, 0, static_cast<off_t>(nbytes));
+  } while (result != 0 && errno == EINTR);
+  return result == 0 ? 0 : errno;
+}
+
 bool no_tmpfile_here(int error_number) {
   return error_number == EOPNOTSUPP || error_number == EISDIR || error_number == EINVAL || error_number == ENOENT;
 }
@@ -84,6 +105,9 @@ NewFile::~NewFile() {
     // Nobody is left to be told.
   }
   if (directory_ && !temporary_.empty()) ::unlinkat(directory_.get(), temporary_.c_str(), 0);
+  struct stat status {};
+  const bool given_up = fd_ && ::fstat(fd(), &status) == 0 && status.st_nlink == 0;
+  if (given_up) let_go(std::move(fd_));
 }
 
 NewFile NewFile::create(const std::filesystem::path& target) {
@@ -191,12 +215,13 @@ void NewFile::use_buffered() {
 
 void NewFile::reserve(std::uint64_t nbytes) {
   if (nbytes == 0) return;
-  int result = 0;
-  do {
-    result = ::fallocate(fd(), 0, 0, static_cast<off_t>(nbytes));
-  } while (result != 0 && errno == EINTR);
-  if (result == 0) return;
-  const int error_number = errno;
+  int error_number = reserve_space(fd(), nbytes);
+  if (error_number == ENOSPC) {
+    // What earlier saves replaced may still be on its way out.
+    wait_for_closing();
+    error_number = reserve_space(fd(), nbytes);
+  }
+  if (error_number == 0) return;
   struct statvfs status {};
   const bool known = ::fstatvfs(fd(), &status) == 0;
   const std::uint64_t available = known ? std::uint64_t{status.f_bavail} * status.f_frsize : 0;
@@ -254,10 +279,12 @@ void NewFile::publish() {
     }
     if (result != 0) throw_errno(target_, "cannot name the new file", errno);
   }
+  UniqueFd replaced = hold(directory_.get(), name);
   if (::renameat(directory_.get(), temporary_.c_str(), directory_.get(), name.c_str()) != 0) {
     throw_errno(target_, "cannot rename the new file into place", errno);
   }
   temporary_.clear();
+  let_go(std::move(replaced));
 }
 
 void NewFile::withdraw() noexcept {
