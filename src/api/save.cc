@@ -117,6 +117,7 @@ Stats run_save(Writer::State& state, const SaveHooks& hooks) {
   if (sharded)
     index_file.emplace(write_index(index_path, encode_shard_index(index, state.nbytes), state.options.durable));
 
+  if (hooks.laid_out) hooks.laid_out(saves);
   const Settings settings = decide_settings(state.options.io, total, Direction::kWrite);
   Stats stats;
   const Stopwatch write_watch;

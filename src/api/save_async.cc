@@ -24,17 +24,24 @@ struct SaveJob::State {
       resolve_shared(work);
       work.options.shared = SharedTensors::kDuplicate;
       watch_progress(work);
-      if (options.snapshot) {
-        snapshot = take_snapshot(work, *host_pool(options.pool), [this] {
-          if (cancelled) throw Error(ErrorKind::kCancelled, "cancelled");
-        });
-        set_staged();
-      }
-      Stats result = run_save(work, {.all_read = [this] { set_staged(); }});
+      SaveHooks hooks;
+      if (options.snapshot) hooks.laid_out = [this](const auto& files) { copy_tensors(files); };
+      hooks.all_read = [this] { set_staged(); };
+      Stats result = run_save(work, hooks);
       finish(std::move(result), nullptr);
     } catch (...) {
       finish({}, std::current_exception());
     }
+  }
+
+  void copy_tensors(std::span<const std::unique_ptr<ShardSave>> files) {
+    const auto check = [this] {
+      if (cancelled) throw Error(ErrorKind::kCancelled, "cancelled");
+    };
+    Writer::State& work = WriterAccess::state(writer);
+    snapshot = take_snapshot(files, *host_pool(options.pool), work.options.io, check);
+    work.origins.clear();  // nothing reads them any more
+    set_staged();
   }
 
   void watch_progress(Writer::State& work) {

@@ -204,6 +204,20 @@ std::string ShardSave::reason() const {
   return "the filesystem refuses direct writes, or another way was asked for";
 }
 
+std::vector<WritePart> ShardSave::tensor_parts() const {
+  std::vector<WritePart> parts;
+  for (const std::uint32_t number : layout_.order) {
+    parts.push_back({layout_.offsets[number], shard_.specs[number].nbytes, shard_.origins[number]});
+  }
+  return parts;
+}
+
+void ShardSave::read_from(const std::byte* image) {
+  for (std::size_t i = 0; i < shard_.origins.size(); ++i) shard_.origins[i] = {image + layout_.offsets[i], {}};
+  // As quick as through staging blocks even on virtual drives, since such memory came in large stretches.
+  if (route_.direct) route_.straight = decide_landing(options_.landing) != Landing::kStaged;
+}
+
 void ShardSave::write(Crew& crew, const std::function<bool(std::uint64_t)>& progress) {
   if (!wants_checksums()) return run(crew, all_parts(), {}, 0, progress);
   // The checksums lie between the data. What is free of them goes first, the rest when they are known.
@@ -292,8 +306,7 @@ ChecksumKind ShardSave::checksum_kind() const {
 // Writes `parts` and waits for them. `done` bytes of the file were written before.
 void ShardSave::run(Crew& crew, std::span<const WritePart> parts, PieceObserver observe, std::uint64_t done,
                     const std::function<bool(std::uint64_t)>& progress) {
-  const auto batch = plan_write(file_, route_, parts, crew.settings().block_size);
-  batch->observe = std::move(observe);
+  const auto batch = plan_write(file_, route_, parts, crew.settings().block_size, std::move(observe));
   const Stopwatch watch;
   start_writing(crew, batch);
   wait_with_progress(
@@ -302,11 +315,8 @@ void ShardSave::run(Crew& crew, std::span<const WritePart> parts, PieceObserver 
 
 // The whole file, by offset.
 std::vector<WritePart> ShardSave::all_parts() const {
-  std::vector<WritePart> parts;
-  parts.push_back({0, layout_.prefix.size(), {layout_.prefix.data(), {}}});
-  for (const std::uint32_t number : layout_.order) {
-    parts.push_back({layout_.offsets[number], shard_.specs[number].nbytes, shard_.origins[number]});
-  }
+  std::vector<WritePart> parts = tensor_parts();
+  parts.insert(parts.begin(), {0, layout_.prefix.size(), {layout_.prefix.data(), {}}});
   for (const Literal& literal : layout_.literals) {
     parts.push_back({literal.offset, literal.bytes.size(), {literal.bytes.data(), {}}});
   }
@@ -320,13 +330,11 @@ std::vector<WritePart> ShardSave::all_parts() const {
 // Of each tensor the part between the first and the last multiple of `alignment`, in the order of FilePlan::order; it
 // may be empty.
 std::vector<WritePart> ShardSave::interior_parts(std::uint64_t alignment) const {
-  std::vector<WritePart> parts;
-  for (const std::uint32_t number : layout_.order) {
-    const std::uint64_t offset = layout_.offsets[number];
-    const std::uint64_t begin = align_up(offset, alignment);
-    const std::uint64_t end = align_down(offset + shard_.specs[number].nbytes, alignment);
-    parts.push_back(
-        cut_part({offset, shard_.specs[number].nbytes, shard_.origins[number]}, begin, std::max(begin, end)));
+  std::vector<WritePart> parts = tensor_parts();
+  for (WritePart& part : parts) {
+    const std::uint64_t begin = align_up(part.offset, alignment);
+    const std::uint64_t end = align_down(part.offset + part.nbytes, alignment);
+    part = cut_part(part, begin, std::max(begin, end));
   }
   return parts;
 }
@@ -368,8 +376,10 @@ void ShardSave::finish(const std::function<bool()>& keep_going) {
 void ShardSave::encode() {
   EncodeOptions options = encode_options(shard_, options_);
   options.safetensors_placement = [this](std::span<const std::uint64_t> offsets) {
-    return route_.direct && route_.straight ? choose_placement(shard_, offsets, std::max(route_.memory_alignment, 8u))
-                                            : safetensors::Placement{};
+    // Once: the layout stays when the tensors' bytes are read from elsewhere.
+    if (!placement_ && route_.direct && route_.straight)
+      placement_ = choose_placement(shard_, offsets, std::max(route_.memory_alignment, 8u));
+    return placement_.value_or(safetensors::Placement{});
   };
   options.safetensors_empty_metadata = options_.empty_metadata;
   options.checksums = checksums_;

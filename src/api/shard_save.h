@@ -4,11 +4,13 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "base/bytes.h"
 #include "format/layout.h"
+#include "format/safetensors.h"
 #include "io/new_file.h"
 #include "penstock/options.h"
 #include "penstock/parallel.h"
@@ -41,6 +43,10 @@ class ShardSave {
   // One sentence: why this route.
   std::string reason() const;
   NewFile& file() { return file_; }
+
+  // The tensors, by offset; and from now on they are read from `image`, in which each lies at its offset in the file.
+  std::vector<WritePart> tensor_parts() const;
+  void read_from(const std::byte* image);
 
   // Writes everything but the syncs. `progress` gets the bytes done and stops it by returning false.
   void write(Crew& crew, const std::function<bool(std::uint64_t)>& progress);
@@ -75,6 +81,7 @@ class ShardSave {
   NewFile file_;
   WriteRoute route_;
   FilePlan layout_;
+  std::optional<safetensors::Placement> placement_;
   std::vector<std::uint32_t> checksums_;  // CRC-32 of each spec, once they are known
   double layout_seconds_ = 0;
   double reserve_seconds_ = 0;

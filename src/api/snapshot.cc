@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <cstring>
-#include <span>
 #include <vector>
 
 #include "base/bytes.h"
+#include "base/page.h"
 #include "memory/populate.h"
 #include "transfer/fan_out.h"
 #include "transfer/settings.h"
@@ -22,22 +22,11 @@ struct CopyPiece {
   std::span<std::byte> to;
 };
 
-std::uint64_t snapshot_size(const Writer::State& work) {
-  std::uint64_t size = 0;
-  for (const TensorSpec& spec : work.specs) size += align_up(spec.nbytes, 64);
-  return size;
-}
-
-std::vector<CopyPiece> cut(const Writer::State& work, std::byte* next) {
-  std::vector<CopyPiece> pieces;
-  for (std::size_t i = 0; i < work.specs.size(); ++i) {
-    const std::uint64_t nbytes = work.specs[i].nbytes;
-    for (std::uint64_t begin = 0; begin < nbytes; begin += kStep) {
-      pieces.push_back({&work.origins[i], begin, {next + begin, std::min(kStep, nbytes - begin)}});
-    }
-    next += align_up(nbytes, 64);
+void cut(const WritePart& tensor, std::byte* image, std::vector<CopyPiece>& pieces) {
+  for (std::uint64_t begin = 0; begin < tensor.nbytes; begin += kStep) {
+    const std::uint64_t length = std::min(kStep, tensor.nbytes - begin);
+    pieces.push_back({&tensor.origin, begin, {image + tensor.offset + begin, static_cast<std::size_t>(length)}});
   }
-  return pieces;
 }
 
 void copy(const CopyPiece& piece, bool fresh) {
@@ -46,25 +35,28 @@ void copy(const CopyPiece& piece, bool fresh) {
   std::memcpy(piece.to.data(), piece.origin->data + piece.begin, piece.to.size());
 }
 
-void read_from(Writer::State& work, std::byte* next) {
-  for (std::size_t i = 0; i < work.specs.size(); ++i) {
-    work.origins[i] = {next, {}};
-    next += align_up(work.specs[i].nbytes, 64);
-  }
-}
-
 }  // namespace
 
-std::shared_ptr<Arena> take_snapshot(Writer::State& work, HostPool& pool, const std::function<void()>& check) {
-  const std::uint64_t size = snapshot_size(work);
-  const unsigned threads = decide_settings(work.options.io, size).threads;
+std::shared_ptr<Arena> take_snapshot(std::span<const std::unique_ptr<ShardSave>> files, HostPool& pool,
+                                     const IoOptions& io, const std::function<void()>& check) {
+  std::uint64_t size = 0;
+  std::vector<std::vector<WritePart>> tensors;
+  for (const auto& file : files) {
+    size += align_up(file->nbytes(), page_size());
+    tensors.push_back(file->tensor_parts());
+  }
   auto arena = pool.allocate(size);
-  const std::vector<CopyPiece> pieces = cut(work, arena->data());
-  fan_out(pieces.size(), threads, [&](std::size_t number) {
+  std::vector<CopyPiece> pieces;
+  std::byte* image = arena->data();
+  for (std::size_t i = 0; i < files.size(); ++i) {
+    for (const WritePart& tensor : tensors[i]) cut(tensor, image, pieces);
+    files[i]->read_from(image);
+    image += align_up(files[i]->nbytes(), page_size());
+  }
+  fan_out(pieces.size(), decide_settings(io, size).threads, [&](std::size_t number) {
     check();
     copy(pieces[number], !arena->reused);
   });
-  read_from(work, arena->data());
   return arena;
 }
 

@@ -1,16 +1,20 @@
-// A copy of what a Writer was given, so that a save in the background leaves the caller's memory alone.
+// A copy of the tensors of a save, so that one in the background leaves the caller's memory alone.
 #pragma once
 
 #include <functional>
 #include <memory>
+#include <span>
 
-#include "api/writer_state.h"
+#include "api/shard_save.h"
 #include "memory/arena.h"
+#include "penstock/options.h"
 
 namespace penstock {
 
-// Copies every tensor to memory of the pool, on several threads, and has `work` read from there. The arena must live
-// for as long as it does. Throws what `check`, which is called now and then on any thread, throws.
-std::shared_ptr<Arena> take_snapshot(Writer::State& work, HostPool& pool, const std::function<void()>& check);
+// Copies every tensor to memory of the pool, on several threads, and has the files written from there. Each lies there
+// as it will lie in its file, so that direct I/O can take them straight. The arena must live for as long as `files` do.
+// Throws what `check`, which is called now and then on any thread, throws.
+std::shared_ptr<Arena> take_snapshot(std::span<const std::unique_ptr<ShardSave>> files, HostPool& pool,
+                                     const IoOptions& io, const std::function<void()>& check);
 
 }  // namespace penstock

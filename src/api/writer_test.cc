@@ -337,6 +337,33 @@ TEST(SaveAsyncTest, memory_may_change_once_it_is_staged) {
   }
 }
 
+TEST(SaveAsyncTest, a_snapshot_goes_straight_to_the_drive_whatever_the_sizes) {
+  const TempDir directory;
+  const std::vector<std::size_t> sizes = {3 * kMiB + 13, 5, 0, 1 * kMiB + 1, 2 * kMiB, 700 * kKiB + 3};
+  for (const char* name : {"a.safetensors", "a.flashpack", "a.pt"}) {
+    for (const bool checksums : {false, true}) {
+      if (checksums && std::string_view(name) == "a.pt") continue;  // has its own
+      for (const Landing landing : {Landing::kAuto, Landing::kInPlace, Landing::kStaged}) {
+        SaveOptions options;
+        options.checksums = checksums;
+        options.landing = landing;
+        Writer writer(directory / name, options);
+        std::vector<std::vector<std::byte>> tensors;
+        for (const std::size_t size : sizes) {
+          tensors.push_back(testing::random_bytes(size, static_cast<std::uint32_t>(size)));
+          writer.add("t" + std::to_string(size), DType::kU8, {static_cast<std::int64_t>(size)}, tensors.back().data());
+        }
+        const Stats stats = save_async(std::move(writer)).wait();
+        for (const auto& tensor : tensors) {
+          EXPECT_TRUE(loaded(directory / name, "t" + std::to_string(tensor.size())) == tensor) << name;
+        }
+        if (stats.path != "direct") continue;
+        EXPECT_EQ(stats.landing, landing == Landing::kStaged ? "staged" : "straight") << name;
+      }
+    }
+  }
+}
+
 TEST(SaveAsyncTest, an_error_surfaces_at_every_wait) {
   const TempDir directory;
   Writer writer(directory / "nowhere" / "a.safetensors");

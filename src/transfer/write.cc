@@ -110,7 +110,7 @@ void add_zero_parts(std::vector<WritePart>& parts, std::uint64_t size) {
   };
   for (const WritePart& part : parts) {
     cover_until(part.offset);
-    covered = part.offset + part.nbytes;
+    covered = std::max(covered, part.offset + part.nbytes);
   }
   cover_until(size);
   parts.insert(parts.end(), std::make_move_iterator(holes.begin()), std::make_move_iterator(holes.end()));
@@ -128,7 +128,7 @@ WriteRoute choose_route(NewFile& file, WriteMethod asked, Landing landing) {
 }
 
 std::shared_ptr<WriteBatch> plan_write(const NewFile& file, const WriteRoute& route, std::span<const WritePart> parts,
-                                       std::uint64_t block_size) {
+                                       std::uint64_t block_size, PieceObserver observe) {
   auto batch = std::make_shared<WriteBatch>();
   batch->path = file.path();
   batch->fd = file.fd();
@@ -155,7 +155,8 @@ std::shared_ptr<WriteBatch> plan_write(const NewFile& file, const WriteRoute& ro
   options.largest_gap = 0;
   options.allow_straight = route.straight;
   options.smallest_straight = kSmallestStraight;
-  batch->plan = plan_blocks(segments, options);
+  batch->plan = plan_blocks(coalesce(segments, /*keep_owners=*/static_cast<bool>(observe)), options);
+  batch->observe = std::move(observe);
   return batch;
 }
 

@@ -57,9 +57,10 @@ struct WriteRoute {
 // Direct writes go straight from tensor memory unless the drive is a virtual one, or `landing` asks for staging.
 WriteRoute choose_route(NewFile& file, WriteMethod asked, Landing landing = Landing::kAuto);
 
-// Plans the writes of `parts`, which cover the file without a hole.
+// Plans the writes of `parts`, which cover the file without a hole. Those that lie together in memory too are written
+// as one, unless `observe`, which is told whose each piece is, is to see them.
 std::shared_ptr<WriteBatch> plan_write(const NewFile& file, const WriteRoute& route, std::span<const WritePart> parts,
-                                       std::uint64_t block_size);
+                                       std::uint64_t block_size, PieceObserver observe = {});
 
 void start_writing(Crew& crew, const std::shared_ptr<WriteBatch>& batch);
 
