@@ -1,10 +1,10 @@
 #include "api/snapshot.h"
 
 #include <algorithm>
-#include <cstring>
 #include <vector>
 
 #include "base/bytes.h"
+#include "base/copy.h"
 #include "base/page.h"
 #include "memory/populate.h"
 #include "transfer/fan_out.h"
@@ -32,7 +32,7 @@ void cut(const WritePart& tensor, std::byte* image, std::vector<CopyPiece>& piec
 void copy(const CopyPiece& piece, bool fresh) {
   if (fresh) populate(piece.to.data(), piece.to.size());
   if (piece.origin->data == nullptr) return piece.origin->fill(piece.begin, piece.to);
-  std::memcpy(piece.to.data(), piece.origin->data + piece.begin, piece.to.size());
+  copy_past_caches(piece.to.data(), piece.origin->data + piece.begin, piece.to.size());
 }
 
 }  // namespace

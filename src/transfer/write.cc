@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "base/bytes.h"
+#include "base/copy.h"
 #include "base/error.h"
 #include "io/block_device.h"
 
@@ -71,8 +72,7 @@ class WriteJob final : public Job {
       std::byte* target = staging + (piece->offset - block_.offset);
       const Origin& origin = batch_->origins[piece->owner];
       if (origin.data != nullptr) {
-        std::memcpy(target, reinterpret_cast<const std::byte*>(static_cast<std::uintptr_t>(piece->address)),
-                    piece->nbytes);
+        copy(target, reinterpret_cast<const std::byte*>(static_cast<std::uintptr_t>(piece->address)), piece->nbytes);
       } else {
         origin.fill(piece->address, {target, static_cast<std::size_t>(piece->nbytes)});
       }
@@ -81,6 +81,15 @@ class WriteJob final : public Job {
     }
     // Only the last block of a direct write reaches past its pieces; the file is cut to size afterwards.
     std::memset(staging + filled, 0, block_.length - filled);
+  }
+
+  // An observer is about to read the copy; else nobody but the drive does.
+  void copy(std::byte* target, const std::byte* source, std::uint64_t nbytes) const {
+    if (batch_->observe) {
+      std::memcpy(target, source, nbytes);
+    } else {
+      copy_past_caches(target, source, nbytes);
+    }
   }
 
   const std::shared_ptr<WriteBatch> batch_;
