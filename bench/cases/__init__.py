@@ -84,7 +84,7 @@ TORCH_MANY = Race(
     "load 20,000 tiny tensors of a torch file", "torch-many", WARM, input="many-torch", unit="ms", repeats=5
 )
 BLOCKED = Race("how long a background save blocks its caller", "async", COLD, saves=True, unit="ms")
-TRAINING = Race("an iteration of a training loop", "train", COLD, saves=True, unit="ms", repeats=3, most_rounds=3)
+TRAINING = Race("an iteration of a training loop", "train", COLD, saves=True, unit="ms", repeats=5, most_rounds=3)
 TORCH_RACES = (TORCH_SAVE, TORCH_COLD, TORCH_WARM, TORCH_MANY, BLOCKED, TRAINING)
 
 # Checkpoints of other shapes than one file of two hundred tensors. Fewer rounds keep the whole run below an hour.
