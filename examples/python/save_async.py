@@ -1,4 +1,4 @@
-"""Saves checkpoints in the background of a training loop: training waits for the snapshot, never for the drive."""
+"""Saves checkpoints in the background of a training loop: training waits for the snapshot, not for the bytes to be written."""
 
 import tempfile
 from pathlib import Path

@@ -92,8 +92,8 @@ def save_async(
 ) -> SaveJob:
     """Saves in the background.
 
-    snapshot: copy the tensors first, so that they may change again as soon as ``job.staged()`` returns. Without it they must
-        not change until ``job.wait()`` has returned.
+    snapshot: copy the tensors before anything is written, so that they may change again as soon as ``job.staged()`` returns;
+        a full disk is known by then. Without it they must not change until ``job.wait()`` has returned.
     pool: where the snapshot's memory comes from.
     when_busy: what to do while other background saves of this process are under way: "start" at once beside them, each with
         a snapshot; "queue", which begins, with its snapshot too, when they are over, so that there is one at a time; or

@@ -108,16 +108,20 @@ Stats run_save(Writer::State& state, const SaveHooks& hooks) {
   std::uint64_t total = 0;
   phases.add("build_index", watch.seconds());
   for (Shard& shard : shards) {
-    saves.push_back(std::make_unique<ShardSave>(std::move(shard), state.options));
+    saves.push_back(std::make_unique<ShardSave>(std::move(shard), state.options, static_cast<bool>(hooks.snapshot)));
     total += saves.back()->nbytes();
     phases.add("build_index", saves.back()->layout_seconds());
     phases.add("reserve", saves.back()->reserve_seconds());
+  }
+  if (hooks.snapshot) {
+    const Stopwatch snapshot_watch;
+    hooks.snapshot(saves);
+    phases.add("snapshot", snapshot_watch.seconds());
   }
   std::optional<NewFile> index_file;
   if (sharded)
     index_file.emplace(write_index(index_path, encode_shard_index(index, state.nbytes), state.options.durable));
 
-  if (hooks.laid_out) hooks.laid_out(saves);
   const Settings settings = decide_settings(state.options.io, total, Direction::kWrite);
   Stats stats;
   const Stopwatch write_watch;

@@ -25,7 +25,7 @@ struct SaveJob::State {
       work.options.shared = SharedTensors::kDuplicate;
       watch_progress(work);
       SaveHooks hooks;
-      if (options.snapshot) hooks.laid_out = [this](const auto& files) { copy_tensors(files); };
+      if (options.snapshot) hooks.snapshot = [this](const auto& files) { copy_tensors(files); };
       hooks.all_read = [this] { set_staged(); };
       Stats result = run_save(work, hooks);
       finish(std::move(result), nullptr);
@@ -38,8 +38,9 @@ struct SaveJob::State {
     const auto check = [this] {
       if (cancelled) throw Error(ErrorKind::kCancelled, "cancelled");
     };
+    check();
     Writer::State& work = WriterAccess::state(writer);
-    snapshot = take_snapshot(files, *host_pool(options.pool), work.options.io, check);
+    take_snapshot(files, *host_pool(options.pool), work.options.io, check);
     work.origins.clear();  // nothing reads them any more
     set_staged();
   }
@@ -71,7 +72,6 @@ struct SaveJob::State {
 
   // Whoever keeps a job that is over does not keep what it was given.
   void let_go() noexcept {
-    snapshot.reset();
     Writer::State& work = WriterAccess::state(writer);
     work.origins.clear();
     work.options.progress = nullptr;
@@ -89,7 +89,6 @@ struct SaveJob::State {
 
   Writer writer;
   const SaveAsyncOptions options;
-  std::shared_ptr<Arena> snapshot;
   std::atomic<bool> cancelled{false};
   std::atomic<std::uint64_t> bytes_done{0};
   std::atomic<std::uint64_t> bytes_total{0};

@@ -164,12 +164,14 @@ WriteRoute decide_route(const Shard& shard, NewFile& file, const SaveOptions& op
 
 }  // namespace
 
-ShardSave::ShardSave(Shard shard, const SaveOptions& options)
+ShardSave::ShardSave(Shard shard, const SaveOptions& options, bool snapshot)
     : shard_(std::move(shard)),
       options_(options),
       small_(is_small(shard_)),
       file_(NewFile::create(shard_.path)),
       route_(decide_route(shard_, file_, options)) {
+  // A snapshot lies as the file does, however that is laid out.
+  if (snapshot) placement_ = safetensors::Placement{};
   prepare(!small_);
 }
 
@@ -212,8 +214,9 @@ std::vector<WritePart> ShardSave::tensor_parts() const {
   return parts;
 }
 
-void ShardSave::read_from(const std::byte* image) {
-  for (std::size_t i = 0; i < shard_.origins.size(); ++i) shard_.origins[i] = {image + layout_.offsets[i], {}};
+void ShardSave::read_from(std::shared_ptr<const std::byte> image) {
+  image_ = std::move(image);
+  for (std::size_t i = 0; i < shard_.origins.size(); ++i) shard_.origins[i] = {image_.get() + layout_.offsets[i], {}};
   // As quick as through staging blocks even on virtual drives, since such memory came in large stretches.
   if (route_.direct) route_.straight = decide_landing(options_.landing) != Landing::kStaged;
 }
@@ -307,6 +310,7 @@ ChecksumKind ShardSave::checksum_kind() const {
 void ShardSave::run(Crew& crew, std::span<const WritePart> parts, PieceObserver observe, std::uint64_t done,
                     const std::function<bool(std::uint64_t)>& progress) {
   const auto batch = plan_write(file_, route_, parts, crew.settings().block_size, std::move(observe));
+  batch->keep = image_;
   const Stopwatch watch;
   start_writing(crew, batch);
   wait_with_progress(
@@ -376,10 +380,12 @@ void ShardSave::finish(const std::function<bool()>& keep_going) {
 void ShardSave::encode() {
   EncodeOptions options = encode_options(shard_, options_);
   options.safetensors_placement = [this](std::span<const std::uint64_t> offsets) {
-    // Once: the layout stays when the tensors' bytes are read from elsewhere.
-    if (!placement_ && route_.direct && route_.straight)
-      placement_ = choose_placement(shard_, offsets, std::max(route_.memory_alignment, 8u));
-    return placement_.value_or(safetensors::Placement{});
+    if (!placement_) {
+      const bool straight = route_.direct && route_.straight;
+      placement_ = straight ? choose_placement(shard_, offsets, std::max(route_.memory_alignment, 8u))
+                            : safetensors::Placement{};
+    }
+    return *placement_;
   };
   options.safetensors_empty_metadata = options_.empty_metadata;
   options.checksums = checksums_;

@@ -31,7 +31,8 @@ struct Shard {
 class ShardSave {
  public:
   // Lays the file out and reserves its space: a full disk is met before any data is moved. `options` outlives this.
-  ShardSave(Shard shard, const SaveOptions& options);
+  // With `snapshot` the tensors will be read from elsewhere (read_from).
+  ShardSave(Shard shard, const SaveOptions& options, bool snapshot);
 
   // The same over a file that several processes fill in. Only the one that made it reserves its space.
   ShardSave(Shard shard, const SaveOptions& options, NewFile file, bool reserve);
@@ -46,7 +47,7 @@ class ShardSave {
 
   // The tensors, by offset; and from now on they are read from `image`, in which each lies at its offset in the file.
   std::vector<WritePart> tensor_parts() const;
-  void read_from(const std::byte* image);
+  void read_from(std::shared_ptr<const std::byte> image);
 
   // Writes everything but the syncs. `progress` gets the bytes done and stops it by returning false.
   void write(Crew& crew, const std::function<bool(std::uint64_t)>& progress);
@@ -81,7 +82,8 @@ class ShardSave {
   NewFile file_;
   WriteRoute route_;
   FilePlan layout_;
-  std::optional<safetensors::Placement> placement_;
+  std::optional<safetensors::Placement> placement_;  // decided once: what is written stays where it is
+  std::shared_ptr<const std::byte> image_;
   std::vector<std::uint32_t> checksums_;  // CRC-32 of each spec, once they are known
   double layout_seconds_ = 0;
   double reserve_seconds_ = 0;

@@ -37,27 +37,26 @@ void copy(const CopyPiece& piece, bool fresh) {
 
 }  // namespace
 
-std::shared_ptr<Arena> take_snapshot(std::span<const std::unique_ptr<ShardSave>> files, HostPool& pool,
-                                     const IoOptions& io, const std::function<void()>& check) {
+void take_snapshot(std::span<const std::unique_ptr<ShardSave>> files, HostPool& pool, const IoOptions& io,
+                   const std::function<void()>& check) {
   std::uint64_t size = 0;
   std::vector<std::vector<WritePart>> tensors;
   for (const auto& file : files) {
     size += align_up(file->nbytes(), page_size());
     tensors.push_back(file->tensor_parts());
   }
-  auto arena = pool.allocate(size);
+  const std::shared_ptr<Arena> arena = pool.allocate(size);
   std::vector<CopyPiece> pieces;
   std::byte* image = arena->data();
   for (std::size_t i = 0; i < files.size(); ++i) {
     for (const WritePart& tensor : tensors[i]) cut(tensor, image, pieces);
-    files[i]->read_from(image);
+    files[i]->read_from({arena, image});
     image += align_up(files[i]->nbytes(), page_size());
   }
   fan_out(pieces.size(), decide_settings(io, size).threads, [&](std::size_t number) {
     check();
     copy(pieces[number], !arena->reused);
   });
-  return arena;
 }
 
 }  // namespace penstock

@@ -12,9 +12,9 @@
 namespace penstock {
 
 // Copies every tensor to memory of the pool, on several threads, and has the files written from there. Each lies there
-// as it will lie in its file, so that direct I/O can take them straight. The arena must live for as long as `files` do.
-// Throws what `check`, which is called now and then on any thread, throws.
-std::shared_ptr<Arena> take_snapshot(std::span<const std::unique_ptr<ShardSave>> files, HostPool& pool,
-                                     const IoOptions& io, const std::function<void()>& check);
+// as it will lie in its file, so that direct I/O can take them straight. Throws what `check`, which is called now and
+// then on any thread, throws.
+void take_snapshot(std::span<const std::unique_ptr<ShardSave>> files, HostPool& pool, const IoOptions& io,
+                   const std::function<void()>& check);
 
 }  // namespace penstock

@@ -41,8 +41,8 @@ class ShardSave;
 struct SaveHooks {
   // Each file that is going to appear, before anything is written; may throw.
   std::function<void(const std::filesystem::path&)> check_target;
-  // Every file has its layout and its space, and nothing is written; may throw.
-  std::function<void(std::span<const std::unique_ptr<ShardSave>>)> laid_out;
+  // Takes the place of the tensors' memory, when every file has its layout and its space; may throw.
+  std::function<void(std::span<const std::unique_ptr<ShardSave>>)> snapshot;
   // No tensor memory is needed any more, and nothing has appeared yet; may throw.
   std::function<void()> all_read;
   // Leave an index of the target's name alone: it may be what is being read.

@@ -22,7 +22,9 @@
 namespace penstock {
 namespace {
 
+using ::testing::Contains;
 using ::testing::ElementsAre;
+using ::testing::Field;
 using ::testing::HasSubstr;
 using testing::TempDir;
 
@@ -337,32 +339,60 @@ TEST(SaveAsyncTest, memory_may_change_once_it_is_staged) {
   }
 }
 
-TEST(SaveAsyncTest, a_snapshot_goes_straight_to_the_drive_whatever_the_sizes) {
+struct SnapshotCase {
+  const char* name;
+  const char* format;
+  bool checksums = false;
+  std::uint64_t max_shard_size = 0;
+};
+
+class SnapshotTest : public ::testing::TestWithParam<SnapshotCase> {};
+
+TEST_P(SnapshotTest, goes_straight_to_the_drive_whatever_the_sizes) {
   const TempDir directory;
+  const std::filesystem::path path = directory / GetParam().name;
   const std::vector<std::size_t> sizes = {3 * kMiB + 13, 5, 0, 1 * kMiB + 1, 2 * kMiB, 700 * kKiB + 3};
-  for (const char* name : {"a.safetensors", "a.flashpack", "a.pt"}) {
-    for (const bool checksums : {false, true}) {
-      if (checksums && std::string_view(name) == "a.pt") continue;  // has its own
-      for (const Landing landing : {Landing::kAuto, Landing::kInPlace, Landing::kStaged}) {
-        SaveOptions options;
-        options.checksums = checksums;
-        options.landing = landing;
-        Writer writer(directory / name, options);
-        std::vector<std::vector<std::byte>> tensors;
-        for (const std::size_t size : sizes) {
-          tensors.push_back(testing::random_bytes(size, static_cast<std::uint32_t>(size)));
-          writer.add("t" + std::to_string(size), DType::kU8, {static_cast<std::int64_t>(size)}, tensors.back().data());
-        }
-        const Stats stats = save_async(std::move(writer)).wait();
-        for (const auto& tensor : tensors) {
-          EXPECT_TRUE(loaded(directory / name, "t" + std::to_string(tensor.size())) == tensor) << name;
-        }
-        if (stats.path != "direct") continue;
-        EXPECT_EQ(stats.landing, landing == Landing::kStaged ? "staged" : "straight") << name;
-      }
+  for (const Landing landing : {Landing::kAuto, Landing::kInPlace, Landing::kStaged}) {
+    SaveOptions options;
+    options.format = GetParam().format;
+    options.checksums = GetParam().checksums;
+    options.max_shard_size = GetParam().max_shard_size;
+    options.shared = SharedTensors::kDuplicate;
+    options.landing = landing;
+    Writer writer(path, options);
+    std::vector<std::vector<std::byte>> tensors;
+    for (const std::size_t size : sizes) {
+      tensors.push_back(testing::random_bytes(size, static_cast<std::uint32_t>(size)));
+      writer.add("t" + std::to_string(size), DType::kU8, {static_cast<std::int64_t>(size)}, tensors.back().data());
     }
+    // Produced, and every other element of a matrix.
+    writer.add("produced", DType::kU8, {1 << 20}, [&](std::uint64_t offset, std::span<std::byte> bytes) {
+      std::copy_n(tensors[0].begin() + static_cast<std::ptrdiff_t>(offset), bytes.size(), bytes.begin());
+    });
+    const std::int64_t strides[] = {2};
+    writer.add("strided", DType::kU8, {1 << 19}, tensors[0].data(), strides);
+    const Stats stats = save_async(std::move(writer)).wait();
+
+    const auto file = options.max_shard_size > 0 ? directory.path() : path;
+    for (const auto& tensor : tensors) EXPECT_TRUE(loaded(file, "t" + std::to_string(tensor.size())) == tensor);
+    const auto produced = loaded(file, "produced");
+    EXPECT_TRUE(std::equal(produced.begin(), produced.end(), tensors[0].begin()));
+    const auto strided = loaded(file, "strided");
+    for (std::size_t i = 0; i < strided.size(); ++i) ASSERT_EQ(strided[i], tensors[0][2 * i]);
+    EXPECT_TRUE(verify(file).ok);
+    EXPECT_THAT(stats.phases, Contains(Field(&Phase::name, "snapshot")));
+    if (stats.path != "direct") continue;
+    EXPECT_EQ(stats.landing, landing == Landing::kStaged ? "staged" : "straight");
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(Formats, SnapshotTest,
+                         ::testing::Values(SnapshotCase{"a.safetensors", "safetensors"},
+                                           SnapshotCase{"b.safetensors", "safetensors", true},
+                                           SnapshotCase{"c.safetensors", "safetensors", false, 4 * kMiB},
+                                           SnapshotCase{"a.flashpack", "flashpack"},
+                                           SnapshotCase{"b.flashpack", "flashpack", true},
+                                           SnapshotCase{"a.pt", "torch"}, SnapshotCase{"b.pt", "torch-legacy"}));
 
 TEST(SaveAsyncTest, an_error_surfaces_at_every_wait) {
   const TempDir directory;

@@ -3,9 +3,11 @@
 #include <pthread.h>
 #include <sys/stat.h>
 
-#include <atomic>
+#include <chrono>
+#include <condition_variable>
 #include <cstdint>
-#include <system_error>
+#include <deque>
+#include <mutex>
 #include <thread>
 
 #include "base/bytes.h"
@@ -14,18 +16,64 @@ namespace penstock {
 namespace {
 
 constexpr std::uint64_t kMuch = 128 * kMiB;
+constexpr std::chrono::minutes kLongestWait{1};
 
-std::atomic<int> under_way{0};
+class Closer {
+ public:
+  // Never destroyed: its thread may outlive main().
+  static Closer& instance() {
+    static Closer& closer = *new Closer();
+    return closer;
+  }
 
-void one_is_closed() noexcept {
-  --under_way;
-  under_way.notify_all();
-}
+  void add(UniqueFd fd) {
+    const std::lock_guard lock(mutex_);
+    if (!running_) std::thread([this] { run(); }).detach();
+    running_ = true;
+    waiting_.push_back(std::move(fd));
+    ++accepted_;
+  }
 
-// A forked child has none of its parent's threads.
-void forget_in_children() {
-  [[maybe_unused]] static const int registered = ::pthread_atfork(nullptr, nullptr, [] { under_way = 0; });
-}
+  void wait() {
+    std::unique_lock lock(mutex_);
+    changed_.wait_for(lock, kLongestWait, [this, all = accepted_] { return closed_ >= all; });
+  }
+
+ private:
+  Closer() { ::pthread_atfork(&before_fork, &after_fork, &after_fork_in_child); }
+
+  void run() {
+    std::unique_lock lock(mutex_);
+    while (!waiting_.empty()) {
+      UniqueFd next = std::move(waiting_.front());
+      waiting_.pop_front();
+      lock.unlock();
+      next.reset();
+      lock.lock();
+      ++closed_;
+      changed_.notify_all();
+    }
+    running_ = false;
+  }
+
+  static void before_fork() { instance().mutex_.lock(); }
+  static void after_fork() { instance().mutex_.unlock(); }
+  // The thread is the parent's; what it has not closed yet must not be kept alive from here.
+  static void after_fork_in_child() {
+    Closer& closer = instance();
+    closer.waiting_.clear();
+    closer.closed_ = closer.accepted_;
+    closer.running_ = false;
+    closer.mutex_.unlock();
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<UniqueFd> waiting_;
+  std::uint64_t accepted_ = 0;
+  std::uint64_t closed_ = 0;
+  bool running_ = false;
+};
 
 }  // namespace
 
@@ -35,21 +83,16 @@ bool frees_much(int fd) {
   return ::fstat(fd, &status) == 0 && static_cast<std::uint64_t>(status.st_blocks) * kUnit >= kMuch;
 }
 
-void close_in_background(UniqueFd fd) {
-  forget_in_children();
-  ++under_way;
+void close_in_background(UniqueFd fd) noexcept {
   try {
-    std::thread([closed_here = std::move(fd)]() mutable {
-      closed_here.reset();
-      one_is_closed();
-    }).detach();
-  } catch (const std::system_error&) {
-    one_is_closed();  // it is closed already: the function that held it is gone
+    Closer::instance().add(std::move(fd));
+  } catch (...) {
+    // No thread, or no memory: it is closed on the way out of here.
   }
 }
 
 void wait_for_closing() {
-  for (int left = under_way; left > 0; left = under_way) under_way.wait(left);
+  Closer::instance().wait();
 }
 
 }  // namespace penstock

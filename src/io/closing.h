@@ -6,13 +6,14 @@
 
 namespace penstock {
 
-// Whether closing `fd` frees so much that it is worth a thread.
+// Whether closing `fd` may free so much that it is worth a thread.
 bool frees_much(int fd);
 
-// Closes it on a thread of its own. The process's end waits for that, as it does for every descriptor.
-void close_in_background(UniqueFd fd);
+// Closes it on a thread, one for all. The process's end waits for that, as it does for every descriptor.
+void close_in_background(UniqueFd fd) noexcept;
 
-// Waits until all that is closed: its space can be had then.
+// Waits until everything that was given to the thread so far is closed: its space can be had then. Gives up after a
+// minute.
 void wait_for_closing();
 
 }  // namespace penstock

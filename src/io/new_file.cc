@@ -70,12 +70,21 @@ void let_go(UniqueFd file) {
   if (file && frees_much(file.get())) close_in_background(std::move(file));
 }
 
+std::optional<std::uint64_t> available_space(int fd) {
+  struct statvfs status {};
+  if (::fstatvfs(fd, &status) != 0) return std::nullopt;
+  return std::uint64_t{status.f_bavail} * status.f_frsize;
+}
+
+// 0, or why not.
 int reserve_space(int fd, std::uint64_t nbytes) {
   int result = 0;
   do {
     result = ::fallocate(fd, 0, 0, static_cast<off_t>(nbytes));
   } while (result != 0 && errno == EINTR);
-  return result == 0 ? 0 : errno;
+  if (result == 0) return 0;
+  if (errno != EOPNOTSUPP && errno != ENOSYS && errno != EINVAL) return errno;
+  return available_space(fd).value_or(nbytes) >= nbytes ? 0 : ENOSPC;
 }
 
 bool no_tmpfile_here(int error_number) {
@@ -216,23 +225,17 @@ void NewFile::use_buffered() {
 void NewFile::reserve(std::uint64_t nbytes) {
   if (nbytes == 0) return;
   int error_number = reserve_space(fd(), nbytes);
-  if (error_number == ENOSPC) {
+  if (error_number != 0 && errno_kind(error_number) == ErrorKind::kNoSpace) {
     // What earlier saves replaced may still be on its way out.
     wait_for_closing();
     error_number = reserve_space(fd(), nbytes);
   }
   if (error_number == 0) return;
-  struct statvfs status {};
-  const bool known = ::fstatvfs(fd(), &status) == 0;
-  const std::uint64_t available = known ? std::uint64_t{status.f_bavail} * status.f_frsize : 0;
-  const bool unsupported = error_number == EOPNOTSUPP || error_number == ENOSYS || error_number == EINVAL;
-  if (unsupported && (!known || available >= nbytes)) return;
-  if (unsupported || errno_kind(error_number) == ErrorKind::kNoSpace) {
-    const int reason = unsupported ? ENOSPC : error_number;
+  if (errno_kind(error_number) == ErrorKind::kNoSpace) {
     throw Error(ErrorKind::kNoSpace,
-                fmt::format("{}: needs {} bytes, the filesystem has {} available: {}", target_, nbytes, available,
-                            errno_text(reason)),
-                reason);
+                fmt::format("{}: needs {} bytes, the filesystem has {} available: {}", target_, nbytes,
+                            available_space(fd()).value_or(0), errno_text(error_number)),
+                error_number);
   }
   throw_errno(target_, fmt::format("cannot reserve {} bytes", nbytes), error_number);
 }

@@ -83,9 +83,9 @@ class WriteJob final : public Job {
     std::memset(staging + filled, 0, block_.length - filled);
   }
 
-  // An observer is about to read the copy; else nobody but the drive does.
+  // An observer or the page cache is about to read the copy; else nobody but the drive does.
   void copy(std::byte* target, const std::byte* source, std::uint64_t nbytes) const {
-    if (batch_->observe) {
+    if (batch_->observe || batch_->alignment == 1) {
       std::memcpy(target, source, nbytes);
     } else {
       copy_past_caches(target, source, nbytes);

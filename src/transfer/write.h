@@ -35,8 +35,9 @@ struct WriteBatch : Batch {
   int flags = 0;  // RWF_*
   std::uint32_t alignment = 1;
   Plan plan;
-  std::vector<Origin> origins;  // by the owner of a piece
-  PieceObserver observe;        // sees every piece as it goes out; its owner is the part's number
+  std::vector<Origin> origins;       // by the owner of a piece
+  PieceObserver observe;             // sees every piece as it goes out; its owner is the part's number
+  std::shared_ptr<const void> keep;  // what the origins' memory belongs to
 };
 
 // Adds parts that fill the holes between `parts` (sorted by offset) and after them, up to `size`, with zeros. Their
