@@ -98,8 +98,9 @@ def settle(case: Case, file: Path, setting: Setting) -> None:
         if not 0.4 * size <= held <= 0.6 * size:
             raise MeasurementError(f"{file}: the page cache holds {held} bytes of {size}, not half")
     elif case.race.cache != COLD:
-        # Whoever came before may have left small pages, which are slower to map than those of read-ahead.
+        # Whoever came before may have left small pages, or room for no others: slower to map than those of read-ahead.
         machine.drop_page_cache([file], everything=False)
+        machine.compact_memory()
         machine.warm_page_cache(file)
     time.sleep(setting.idle_seconds)
 
