@@ -3,8 +3,8 @@
 // add() borrows the memory: it must stay valid and unchanged until commit() returns. commit() writes a temporary file
 // in the target's directory, syncs it, renames it over the target and syncs the directory. Whatever goes wrong, the
 // target is either the old file or the complete new one, and no temporary is left. A symbolic link at the target is
-// replaced, not followed; the new file has the mode of the one it replaces, or 0666 less the umask. The space of a large
-// file that was replaced is free soon after, not at once: a thread sees to that.
+// replaced, not followed; the new file has the mode of the one it replaces, or 0666 less the umask. The space of a
+// large file that was replaced is free soon after, not at once: a thread sees to that.
 //
 // With SaveOptions::max_shard_size the shards and then their index appear one by one: a power cut between two of them,
 // over an older checkpoint of as many shards, can leave a mixture. A single file takes the place of a sharded
