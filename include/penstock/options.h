@@ -125,8 +125,8 @@ struct SaveOptions {
   ProgressFunction progress;
 };
 
-// A step of a save and how long it took: "build_index", "reserve", "snapshot" (of a save in the
-// background), "write", "sync", "rename".
+// A step of a save and how long it took: "build_index", "reserve", "snapshot" (in the background), "write",
+// "sync", "rename".
 struct Phase {
   std::string name;
   double seconds = 0;

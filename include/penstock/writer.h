@@ -62,8 +62,8 @@ class Writer {
 
 struct SaveAsyncOptions {
   // Copy the tensors to memory of the pool before anything is written, so that the caller's memory is free again soon
-  // (see SaveJob::staged). The new file is made and its space reserved before that.
-  // Without it the memory is borrowed until its last byte has been handed to the drive.
+  // (see SaveJob::staged); the new file is made and its space reserved before that. Without a snapshot the memory is
+  // borrowed until its last byte has been handed to the drive.
   bool snapshot = true;
   std::shared_ptr<MemoryPool> pool;  // for the snapshot; nothing: MemoryPool::process_default()
 };

@@ -1,6 +1,5 @@
 #include "base/copy.h"
 
-#include <algorithm>
 #include <cstdint>
 #include <cstring>
 
