@@ -346,6 +346,10 @@ struct SnapshotCase {
   std::uint64_t max_shard_size = 0;
 };
 
+void PrintTo(const SnapshotCase& snapshot, std::ostream* out) {
+  *out << snapshot.name;
+}
+
 class SnapshotTest : public ::testing::TestWithParam<SnapshotCase> {};
 
 TEST_P(SnapshotTest, goes_straight_to_the_drive_whatever_the_sizes) {
