@@ -70,7 +70,7 @@ def parse_arguments() -> argparse.Namespace:
 
 def add_setting_arguments(parser: argparse.ArgumentParser) -> None:
     """Where and with what, for every program that measures."""
-    parser.add_argument("--rounds", type=int, help="measurements per case (default: 5)")
+    parser.add_argument("--rounds", type=int, help="measurements per case, twice as many cold loads (default: 5)")
     parser.add_argument(
         "--directory", type=Path, default=ROOT / "results" / "data", help="where the files are (default: %(default)s)"
     )
@@ -220,7 +220,7 @@ def run(
         left_out[case.key] = f"failed: {reason.splitlines()[0]}"
         all_series.pop(case.key, None)
 
-    total, begin = sum(min(rounds, case.race.most_rounds) for case in cases), time.monotonic()
+    total, begin = sum(min(rounds, case.race.most_rounds) * case.race.per_round for case in cases), time.monotonic()
     rounds_of_all = run_rounds(cases, setting, rounds, seed, None if left_out is None else failed)
     for done, (series, number) in enumerate(rounds_of_all, start=1):
         all_series[series.case.key] = series

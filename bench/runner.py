@@ -20,7 +20,7 @@ import flashpack_file
 import machine
 import model
 import torch_file
-from cases import COLD, HALF, Case, Race, Task
+from cases import COLD, HALF, WARM, Case, Race, Task
 
 MEASURE = Path(__file__).resolve().parent / "measure.py"
 Failed = Callable[[Case, str], None]  # is told who failed, and why
@@ -51,6 +51,7 @@ class Setting:
     idle_seconds: float = 1.0
     drop_everything: bool = True  # or only the pages of the raced file, when it has to be cold
     extra: dict[str, Input] = field(default_factory=dict)  # by Race.input
+    warm_file: Path | None = None  # what the page cache was filled with last, for whoever loads it next
 
     def input(self, race: Race) -> Input:
         own = {"model": Input(self.model, self.expected), "many": Input(self.many, self.expected)}
@@ -97,12 +98,17 @@ def settle(case: Case, file: Path, setting: Setting) -> None:
         held = machine.resident_bytes(file)
         if not 0.4 * size <= held <= 0.6 * size:
             raise MeasurementError(f"{file}: the page cache holds {held} bytes of {size}, not half")
-    elif case.race.cache != COLD:
+    elif case.race.cache == WARM and not is_still_warm(file, setting):
         # Whoever came before may have left small pages, or room for no others: slower to map than those of read-ahead.
         machine.drop_page_cache([file], everything=False)
         machine.compact_memory()
         machine.warm_page_cache(file)
+    setting.warm_file = file if case.race.cache == WARM else None
     time.sleep(setting.idle_seconds)
+
+
+def is_still_warm(file: Path, setting: Setting) -> bool:
+    return setting.warm_file == file and machine.resident_bytes(file) >= machine.size_of(file)
 
 
 class MemoryWatch:
@@ -242,7 +248,7 @@ def left_out_if_it_fails(case: Case, out: set[str], failed: Failed | None) -> It
 def run_rounds(
     cases: list[Case], setting: Setting, rounds: int, seed: int, failed: Failed | None = None
 ) -> Iterator[tuple[Series, int]]:
-    """Yields after each measurement the series it belongs to and the round; every case runs once per round, up to its most.
+    """Yields after each measurement the series it belongs to and the round; every case runs as often as its race wants.
 
     A competitor that fails ends the race, or, with `failed`, is told to it and takes no further part.
     """
@@ -252,14 +258,27 @@ def run_rounds(
         with left_out_if_it_fails(case, out, failed):
             ensure_input(case, setting)
     for number in range(rounds):
-        order.shuffle(series)
-        for one in series:
+        for one in order_of_round(series, setting, order):
             if number >= one.case.race.most_rounds or one.case.key in out:
                 continue
             with left_out_if_it_fails(one.case, out, failed):
-                one.add(measure(one.case, setting, verify=number == 0))
+                one.add(measure(one.case, setting, verify=not one.results))
             if one.case.key not in out:
                 yield one, number
+
+
+def order_of_round(series: list[Series], setting: Setting, order: random.Random) -> list[Series]:
+    """Random, but for warm loads of one file: they follow each other, and map the very same pages of the cache.
+
+    How large these are is chance, which makes the same load up to six times faster or slower.
+    """
+    shuffled = [one for one in series for _ in range(one.case.race.per_round)]
+    order.shuffle(shuffled)
+    together: dict[Any, list[Series]] = {}
+    for place, one in enumerate(shuffled):
+        loads_warm = one.case.race.cache == WARM and not one.case.race.saves
+        together.setdefault(input_of(one.case, setting) if loads_warm else place, []).append(one)
+    return [one for group in together.values() for one in group]
 
 
 def find_peer_python(root: Path) -> str:

@@ -214,19 +214,45 @@ std::vector<WritePart> ShardSave::tensor_parts() const {
   return parts;
 }
 
-void ShardSave::read_from(std::shared_ptr<const std::byte> image) {
+std::optional<ChecksumKind> ShardSave::wanted_checksums() const {
+  const bool own = has_own_checksums(options_.format);
+  if (!options_.checksums && !(own && options_.torch.checksums)) return std::nullopt;
+  return own ? ChecksumKind::kCrc32 : ChecksumKind::kCrc32c;
+}
+
+void ShardSave::write_from(std::shared_ptr<std::byte> image, std::span<const std::uint32_t> checksums) {
+  if (wanted_checksums()) {
+    std::vector<std::uint32_t> by_spec(checksums.size());
+    for (std::size_t i = 0; i < checksums.size(); ++i) by_spec[layout_.order[i]] = checksums[i];
+    set_checksums(std::move(by_spec));
+    encode();
+  }
+  for (std::size_t i = 0; i < shard_.origins.size(); ++i) shard_.origins[i] = {image.get() + layout_.offsets[i], {}};
+  for (const WritePart& part : all_parts()) {
+    if (part.nbytes == 0) continue;
+    const std::span to(image.get() + part.offset, static_cast<std::size_t>(part.nbytes));
+    if (part.origin.data == nullptr) {
+      part.origin.fill(0, to);
+    } else if (part.origin.data != to.data()) {
+      std::copy_n(part.origin.data, to.size(), to.data());
+    }
+  }
   image_ = std::move(image);
-  for (std::size_t i = 0; i < shard_.origins.size(); ++i) shard_.origins[i] = {image_.get() + layout_.offsets[i], {}};
   // As quick as through staging blocks even on virtual drives, since such memory came in large stretches.
   if (route_.direct) route_.straight = decide_landing(options_.landing) != Landing::kStaged;
 }
 
 void ShardSave::write(Crew& crew, const std::function<bool(std::uint64_t)>& progress) {
-  if (!wants_checksums()) return run(crew, all_parts(), {}, 0, progress);
+  if (image_ != nullptr) {
+    const WritePart whole{0, layout_.file_size, {image_.get(), {}}};
+    return run(crew, {&whole, 1}, {}, 0, progress);
+  }
+  const auto kind = wanted_checksums();
+  if (!kind) return run(crew, all_parts(), {}, 0, progress);
   // The checksums lie between the data. What is free of them goes first, the rest when they are known.
   const std::uint64_t alignment = std::max<std::uint64_t>(route_.alignment, page_size());
   const std::vector<WritePart> interiors = interior_parts(alignment);
-  ChecksumCollector collector(checksum_kind());
+  ChecksumCollector collector(*kind);
   run(
       crew, interiors,
       [&](const Piece& piece, const std::byte* bytes) {
@@ -250,9 +276,10 @@ std::vector<ShareChecksum> ShardSave::write_share(Crew& crew, ByteRange share,
     const bool outside = end <= begin || begin < part.offset || end > part.offset + part.nbytes;
     part = outside ? WritePart{part.offset, 0, part.origin} : cut_part(part, begin, end);
   }
-  ChecksumCollector collector(checksum_kind());
+  const auto kind = wanted_checksums();
+  ChecksumCollector collector(kind.value_or(ChecksumKind::kCrc32c));
   PieceObserver observe;
-  if (wants_checksums()) {
+  if (kind) {
     observe = [&](const Piece& piece, const std::byte* bytes) {
       collector.add(layout_.order[piece.owner], piece.offset, bytes, piece.nbytes);
     };
@@ -260,7 +287,7 @@ std::vector<ShareChecksum> ShardSave::write_share(Crew& crew, ByteRange share,
   run(crew, mine, observe, 0, progress);
   std::vector<ShareChecksum> found;
   const auto checksums = collector.finish(shard_.specs.size());
-  for (std::size_t i = 0; i < mine.size() && wants_checksums(); ++i) {
+  for (std::size_t i = 0; kind && i < mine.size(); ++i) {
     if (mine[i].nbytes == 0) continue;
     found.push_back({layout_.order[i], checksums[layout_.order[i]], mine[i].offset, mine[i].nbytes});
   }
@@ -269,8 +296,8 @@ std::vector<ShareChecksum> ShardSave::write_share(Crew& crew, ByteRange share,
 
 void ShardSave::write_rest(Crew& crew, std::span<const ShareChecksum> checksums) {
   const std::vector<WritePart> interiors = interior_parts(shared_alignment());
-  if (wants_checksums()) {
-    ChecksumCollector collector(checksum_kind());
+  if (const auto kind = wanted_checksums()) {
+    ChecksumCollector collector(*kind);
     std::vector<std::uint64_t> covered(shard_.specs.size());
     for (const ShareChecksum& share : checksums) {
       if (share.tensor >= covered.size()) throw_argument("{}: a checksum of no tensor", shard_.path.native());
@@ -300,10 +327,6 @@ std::uint64_t ShardSave::fingerprint(const Shard& shard, const SaveOptions& opti
 // The same in every process, whatever its route is.
 std::uint64_t ShardSave::shared_alignment() const {
   return std::max<std::uint64_t>(route_.alignment, 4 * kKiB);
-}
-
-ChecksumKind ShardSave::checksum_kind() const {
-  return has_own_checksums(options_.format) ? ChecksumKind::kCrc32 : ChecksumKind::kCrc32c;
 }
 
 // Writes `parts` and waits for them. `done` bytes of the file were written before.
@@ -390,10 +413,6 @@ void ShardSave::encode() {
   options.safetensors_empty_metadata = options_.empty_metadata;
   options.checksums = checksums_;
   layout_ = encode_layout(options_.format, shard_.specs, shard_.metadata, options);
-}
-
-bool ShardSave::wants_checksums() const {
-  return options_.checksums || (has_own_checksums(options_.format) && options_.torch.checksums);
 }
 
 // By the number of the spec. In metadata they follow the order of the offsets.

@@ -4,7 +4,9 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -31,7 +33,7 @@ struct Shard {
 class ShardSave {
  public:
   // Lays the file out and reserves its space: a full disk is met before any data is moved. `options` outlives this.
-  // With `snapshot` the tensors will be read from elsewhere (read_from).
+  // With `snapshot` an image of it will be written (write_from).
   ShardSave(Shard shard, const SaveOptions& options, bool snapshot);
 
   // The same over a file that several processes fill in. Only the one that made it reserves its space.
@@ -45,9 +47,12 @@ class ShardSave {
   std::string reason() const;
   NewFile& file() { return file_; }
 
-  // The tensors, by offset; and from now on they are read from `image`, in which each lies at its offset in the file.
+  // The tensors, by offset, and which checksum of each the file wants, if any.
   std::vector<WritePart> tensor_parts() const;
-  void read_from(std::shared_ptr<const std::byte> image);
+  std::optional<ChecksumKind> wanted_checksums() const;
+  // `image` has room for the whole file, and each tensor at its offset: gets everything else, and is what will be
+  // written. `checksums`: what the file wants, in the order of tensor_parts().
+  void write_from(std::shared_ptr<std::byte> image, std::span<const std::uint32_t> checksums);
 
   // Writes everything but the syncs. `progress` gets the bytes done and stops it by returning false.
   void write(Crew& crew, const std::function<bool(std::uint64_t)>& progress);
@@ -67,8 +72,6 @@ class ShardSave {
   void prepare(bool reserve);
   void encode();
   std::uint64_t shared_alignment() const;
-  ChecksumKind checksum_kind() const;
-  bool wants_checksums() const;
   void set_checksums(std::vector<std::uint32_t> checksums);
   std::vector<WritePart> all_parts() const;
   std::vector<WritePart> interior_parts(std::uint64_t alignment) const;
@@ -83,8 +86,8 @@ class ShardSave {
   WriteRoute route_;
   FilePlan layout_;
   std::optional<safetensors::Placement> placement_;  // decided once: what is written stays where it is
-  std::shared_ptr<const std::byte> image_;
-  std::vector<std::uint32_t> checksums_;  // CRC-32 of each spec, once they are known
+  std::shared_ptr<const std::byte> image_;           // of the whole file, if there is one
+  std::vector<std::uint32_t> checksums_;             // CRC-32 of each spec, once they are known
   double layout_seconds_ = 0;
   double reserve_seconds_ = 0;
 };

@@ -1,12 +1,15 @@
 #include "api/snapshot.h"
 
 #include <algorithm>
+#include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "base/bytes.h"
 #include "base/copy.h"
 #include "base/page.h"
 #include "memory/populate.h"
+#include "transfer/checksum_collector.h"
 #include "transfer/fan_out.h"
 #include "transfer/settings.h"
 
@@ -15,24 +18,43 @@ namespace {
 
 constexpr std::uint64_t kStep = 2 * kMiB;
 
-// Part of one tensor, and where it goes.
-struct CopyPiece {
-  const Origin* origin;
-  std::uint64_t begin;
-  std::span<std::byte> to;
+// One file's tensors on their way into its image.
+struct FileCopy {
+  ShardSave& save;
+  std::byte* image;
+  std::vector<WritePart> tensors;
+  std::unique_ptr<ChecksumCollector> checksums;  // null where the file wants none
 };
 
-void cut(const WritePart& tensor, std::byte* image, std::vector<CopyPiece>& pieces) {
-  for (std::uint64_t begin = 0; begin < tensor.nbytes; begin += kStep) {
-    const std::uint64_t length = std::min(kStep, tensor.nbytes - begin);
-    pieces.push_back({&tensor.origin, begin, {image + tensor.offset + begin, static_cast<std::size_t>(length)}});
+// Part of one tensor.
+struct CopyPiece {
+  const FileCopy* file;
+  std::uint32_t tensor;
+  std::uint64_t begin;
+  std::uint64_t nbytes;
+};
+
+void cut(const FileCopy& file, std::vector<CopyPiece>& pieces) {
+  for (std::uint32_t tensor = 0; tensor < file.tensors.size(); ++tensor) {
+    const std::uint64_t nbytes = file.tensors[tensor].nbytes;
+    for (std::uint64_t begin = 0; begin < nbytes; begin += kStep) {
+      pieces.push_back({&file, tensor, begin, std::min(kStep, nbytes - begin)});
+    }
   }
 }
 
 void copy(const CopyPiece& piece, bool fresh) {
-  if (fresh) populate(piece.to.data(), piece.to.size());
-  if (piece.origin->data == nullptr) return piece.origin->fill(piece.begin, piece.to);
-  copy_past_caches(piece.to.data(), piece.origin->data + piece.begin, piece.to.size());
+  const WritePart& tensor = piece.file->tensors[piece.tensor];
+  const std::span to(piece.file->image + tensor.offset + piece.begin, static_cast<std::size_t>(piece.nbytes));
+  if (fresh) populate(to.data(), to.size());
+  const std::byte* cached = to.data();
+  if (tensor.origin.data == nullptr) {
+    tensor.origin.fill(piece.begin, to);
+  } else {
+    cached = tensor.origin.data + piece.begin;
+    copy_past_caches(to.data(), cached, to.size());
+  }
+  if (piece.file->checksums) piece.file->checksums->add(piece.tensor, piece.begin, cached, piece.nbytes);
 }
 
 }  // namespace
@@ -40,23 +62,25 @@ void copy(const CopyPiece& piece, bool fresh) {
 void take_snapshot(std::span<const std::unique_ptr<ShardSave>> files, HostPool& pool, const IoOptions& io,
                    const std::function<void()>& check) {
   std::uint64_t size = 0;
-  std::vector<std::vector<WritePart>> tensors;
-  for (const auto& file : files) {
-    size += align_up(file->nbytes(), page_size());
-    tensors.push_back(file->tensor_parts());
-  }
+  for (const auto& file : files) size += align_up(file->nbytes(), page_size());
   const std::shared_ptr<Arena> arena = pool.allocate(size);
-  std::vector<CopyPiece> pieces;
+  std::vector<FileCopy> copies;
   std::byte* image = arena->data();
-  for (std::size_t i = 0; i < files.size(); ++i) {
-    for (const WritePart& tensor : tensors[i]) cut(tensor, image, pieces);
-    files[i]->read_from({arena, image});
-    image += align_up(files[i]->nbytes(), page_size());
+  for (const auto& file : files) {
+    const auto kind = file->wanted_checksums();
+    copies.push_back({*file, image, file->tensor_parts(), kind ? std::make_unique<ChecksumCollector>(*kind) : nullptr});
+    image += align_up(file->nbytes(), page_size());
   }
+  std::vector<CopyPiece> pieces;
+  for (const FileCopy& file : copies) cut(file, pieces);
   fan_out(pieces.size(), decide_settings(io, size).threads, [&](std::size_t number) {
     check();
     copy(pieces[number], !arena->reused);
   });
+  for (const FileCopy& file : copies) {
+    const auto checksums = file.checksums ? file.checksums->finish(file.tensors.size()) : std::vector<std::uint32_t>();
+    file.save.write_from({arena, file.image}, checksums);
+  }
 }
 
 }  // namespace penstock

@@ -11,8 +11,8 @@
 
 namespace penstock {
 
-// Copies every tensor to memory of the pool, on several threads, and has the files written from there. Each lies there
-// as it will lie in its file, so that direct I/O can take them straight. Throws what `check`, which is called now and
+// Makes an image of every file in memory of the pool, on several threads, and has them written from there: straight, in
+// one stretch each, with the checksums of the tensors known already. Throws what `check`, which is called now and
 // then on any thread, throws.
 void take_snapshot(std::span<const std::unique_ptr<ShardSave>> files, HostPool& pool, const IoOptions& io,
                    const std::function<void()>& check);

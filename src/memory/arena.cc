@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstdlib>
+#include <optional>
 #include <utility>
 
 #include "base/bytes.h"
@@ -18,6 +20,7 @@ constexpr std::uint64_t kHugePage = 2 * kMiB;
 constexpr std::uint64_t kCacheLine = 64;
 constexpr std::uint64_t kLittle = 128 * kKiB;  // mapping less than this costs more than it is worth
 constexpr std::uint64_t kDefaultKept = 4 * kGiB;
+constexpr std::chrono::seconds kWarmTime{30};
 
 // A kept arena serves a request that leaves little of it unused: a load's memory is its payload, not somebody else's.
 constexpr std::uint64_t kMostWaste = 16 * kMiB;
@@ -60,6 +63,11 @@ Mapping& Mapping::operator=(Mapping&& other) noexcept {
 
 Mapping::~Mapping() {
   if (data_ != nullptr) ::munmap(data_, nbytes_);
+}
+
+void Arena::offer_to_kernel() noexcept {
+  ::madvise(data(), size(), MADV_FREE);
+  warm = false;
 }
 
 HostPool::HostPool(const MemoryPoolOptions& options)
@@ -120,8 +128,11 @@ std::unique_ptr<Arena> HostPool::take_kept(std::size_t nbytes, bool huge_pages) 
 
 void HostPool::release(std::unique_ptr<Arena> arena) noexcept {
   const bool keep = arena->size() <= max_kept_bytes_;
+  arena->released = Clock::now();
+  // Once used again it will be once more: it stays warm for a while.
+  arena->warm = keep && arena->reused && cool_later(arena->released + kWarmTime);
   // Outside of the lock: the kernel walks every page.
-  if (keep) ::madvise(arena->data(), arena->size(), MADV_FREE);
+  if (keep && !arena->warm) arena->offer_to_kernel();
   std::list<std::unique_ptr<Arena>> surplus;  // unmapped after the lock is gone
   const std::lock_guard lock(mutex_);
   used_bytes_ -= arena->size();
@@ -131,10 +142,61 @@ void HostPool::release(std::unique_ptr<Arena> arena) noexcept {
   }
   kept_bytes_ += arena->size();
   kept_.push_back(std::move(arena));
+  drop_surplus(surplus);
+}
+
+void HostPool::drop_surplus(std::list<std::unique_ptr<Arena>>& surplus) {
   while (kept_bytes_ > max_kept_bytes_) {
     kept_bytes_ -= kept_.front()->size();
     surplus.splice(surplus.end(), kept_, kept_.begin());
   }
+}
+
+// False when it will not happen.
+bool HostPool::cool_later(Clock::time_point when) noexcept {
+  const auto plan = std::make_shared<char>();
+  {
+    const std::lock_guard lock(mutex_);
+    if (!plan_to_cool_.expired()) return true;
+    plan_to_cool_ = plan;
+  }
+  try {
+    do_later(Chore::kCooling, when, [pool = weak_from_this(), plan] {
+      if (const auto alive = pool.lock()) alive->cool(Clock::now() - kWarmTime);
+    });
+    return true;
+  } catch (...) {
+    return false;  // the plan goes with this
+  }
+}
+
+void HostPool::cool(Clock::time_point released_before) noexcept {
+  std::list<std::unique_ptr<Arena>> cooling;
+  std::optional<Clock::time_point> next;
+  {
+    const std::lock_guard lock(mutex_);
+    plan_to_cool_.reset();
+    for (auto it = kept_.begin(); it != kept_.end();) {
+      const auto arena = it++;
+      if (!(*arena)->warm) continue;
+      if ((*arena)->released <= released_before) {
+        kept_bytes_ -= (*arena)->size();
+        cooling.splice(cooling.end(), kept_, arena);
+      } else if (!next) {
+        next = (*arena)->released;
+      }
+    }
+  }
+  // Outside of the lock, as in release().
+  for (const auto& arena : cooling) arena->offer_to_kernel();
+  std::list<std::unique_ptr<Arena>> surplus;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& arena : cooling) kept_bytes_ += arena->size();
+    kept_.splice(kept_.begin(), cooling);
+    drop_surplus(surplus);
+  }
+  if (next) cool_later(*next + kWarmTime);
 }
 
 std::uint64_t HostPool::kept_bytes() const {

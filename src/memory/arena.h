@@ -11,6 +11,7 @@
 #include <mutex>
 #include <span>
 
+#include "base/later.h"
 #include "penstock/memory.h"
 
 namespace penstock {
@@ -41,7 +42,11 @@ struct Arena {
   bool reused = false;  // its pages were touched before, and most likely are still there
   std::unique_ptr<std::byte[], void (*)(void*)> heap{nullptr, nullptr};  // in place of a mapping, for little
   std::size_t heap_size = 0;
+  bool warm = false;  // kept, and nothing that the kernel may take
+  Clock::time_point released;
 
+  // It may take the pages, when memory runs short, until they are written to again.
+  void offer_to_kernel() noexcept;
   std::byte* data() const noexcept { return heap != nullptr ? heap.get() : mapping.data(); }
   std::size_t size() const noexcept { return heap != nullptr ? heap_size : mapping.size(); }
 };
@@ -59,12 +64,16 @@ class HostPool final : public MemoryPool, public std::enable_shared_from_this<Ho
   std::uint64_t kept_bytes() const override;
   std::uint64_t used_bytes() const override;
   void trim() override;
+  // Offers kept memory to the kernel that was released no later than this. Called in time by itself.
+  void cool(Clock::time_point released_before) noexcept;
 
  private:
   static std::shared_ptr<Arena> allocate_little(std::size_t nbytes);
   std::shared_ptr<Arena> allocate(std::size_t nbytes, bool huge_pages);
   std::unique_ptr<Arena> take_kept(std::size_t nbytes, bool huge_pages);
   void release(std::unique_ptr<Arena> arena) noexcept;
+  void drop_surplus(std::list<std::unique_ptr<Arena>>& surplus);  // call with the lock held
+  bool cool_later(Clock::time_point when) noexcept;
 
   const std::uint64_t max_kept_bytes_;
   const bool huge_pages_;
@@ -72,6 +81,7 @@ class HostPool final : public MemoryPool, public std::enable_shared_from_this<Ho
   std::list<std::unique_ptr<Arena>> kept_;  // oldest first
   std::uint64_t kept_bytes_ = 0;
   std::uint64_t used_bytes_ = 0;
+  std::weak_ptr<void> plan_to_cool_;  // held by what will do it; a child of fork() has lost its parent's
 };
 
 // `pool` as what it is, or the process's default when it is null.

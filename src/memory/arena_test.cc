@@ -2,7 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <cstdio>
 #include <cstring>
+#include <fstream>
+#include <string>
 #include <thread>
 
 #include "base/bytes.h"
@@ -30,6 +34,47 @@ TEST(HostPoolTest, released_memory_is_handed_out_again) {
   EXPECT_EQ(arena->data(), data);
   EXPECT_TRUE(arena->reused);
   EXPECT_EQ(pool->kept_bytes(), 0u);
+}
+
+// Whether the kernel may take most of the mapping that `data` lies in, as it says itself: it is late by a few pages.
+bool is_offered(const std::byte* data) {
+  std::ifstream maps("/proc/self/smaps");
+  const auto address = reinterpret_cast<std::uintptr_t>(data);
+  bool found = false;
+  std::uint64_t size = 0;
+  for (std::string line; std::getline(maps, line);) {
+    std::uintptr_t begin = 0;
+    std::uintptr_t end = 0;
+    if (std::sscanf(line.c_str(), "%lx-%lx ", &begin, &end) == 2) found = begin <= address && address < end;
+    if (found && line.starts_with("Anonymous:")) size = std::stoull(line.substr(10));
+    if (found && line.starts_with("LazyFree:")) return std::stoull(line.substr(9)) > size / 2;
+  }
+  ADD_FAILURE() << "no such mapping";
+  return false;
+}
+
+TEST(HostPoolTest, what_was_used_again_stays_warm_for_a_while) {
+  constexpr std::size_t kSize = 32 * kMiB;
+  const auto pool = make_pool(64 * kMiB);
+  const std::byte* data = nullptr;
+  const auto use = [&] {
+    const auto arena = pool->allocate(kSize);
+    data = arena->data();
+    std::memset(arena->data(), 1, kSize);
+  };
+  use();
+  EXPECT_TRUE(is_offered(data));  // once is no habit
+  use();
+  EXPECT_FALSE(is_offered(data));
+  use();
+  EXPECT_FALSE(is_offered(data));
+  pool->cool(Clock::now() - std::chrono::hours(1));
+  EXPECT_FALSE(is_offered(data));
+  pool->cool(Clock::now());
+  EXPECT_TRUE(is_offered(data));
+  EXPECT_EQ(pool->kept_bytes(), kSize);
+  use();
+  EXPECT_FALSE(is_offered(data));
 }
 
 TEST(HostPoolTest, a_request_that_would_waste_much_of_it_gets_fresh_memory) {

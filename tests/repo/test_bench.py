@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import random
 import sys
 from collections import Counter
 from pathlib import Path
@@ -175,6 +176,45 @@ def test_a_document_without_markers_is_left_alone(tmp_path: Path) -> None:
 def test_our_document_has_its_markers() -> None:
     text = (ROOT / "docs" / "benchmarks.md").read_text()
     assert text.index(document.BEGIN) < text.index(document.END)
+
+
+@pytest.fixture
+def setting(tmp_path: Path) -> runner.Setting:
+    expected = model.Expected(0, 0, 0, 0)
+    return runner.Setting(tmp_path, tmp_path / "model.safetensors", tmp_path / "many.safetensors", expected, "", "")
+
+
+def test_a_round_has_every_case_and_the_warm_loads_of_a_file_follow_each_other(setting: runner.Setting) -> None:
+    chosen = [case for case in cases.all_cases() if case.runs_by_default and case.race in cases.ENGINE_RACES]
+    series = [runner.Series(case) for case in chosen]
+    first, second = (runner.order_of_round(series, setting, random.Random(seed)) for seed in (1, 2))
+    assert first != second
+    for order in (first, second):
+        assert Counter(one.case.key for one in order) == {case.key: case.race.per_round for case in chosen}
+        warm = [one for one in order if one.case.race == cases.WARM_LOAD and one.case.input_suffix == ".safetensors"]
+        begin = order.index(warm[0])
+        assert len(warm) > 3
+        assert order[begin : begin + len(warm)] == warm
+
+
+def test_a_warm_file_is_read_once_for_all_who_load_it(setting: runner.Setting, monkeypatch: pytest.MonkeyPatch) -> None:
+    setting.idle_seconds = 0
+    for file in (setting.model, setting.many):
+        file.write_bytes(bytes(1 << 16))
+    read: list[Path] = []
+    fill = machine.warm_page_cache
+    monkeypatch.setattr(machine, "compact_memory", lambda: None)
+    monkeypatch.setattr(machine, "warm_page_cache", lambda path: (read.append(path), fill(path)))
+    by_race = {case.race.key: case for case in cases.all_cases()}
+    warm, cold, many = by_race["warm"], by_race["cold"], by_race["many"]
+    for case, file in ((warm, setting.model), (warm, setting.model), (many, setting.many), (warm, setting.model)):
+        runner.settle(case, file, setting)
+    assert read == [setting.model, setting.many, setting.model]
+    runner.settle(cold, setting.model, setting)
+    runner.settle(warm, setting.model, setting)
+    machine.drop_page_cache([setting.model], everything=False)  # as whoever loads it may
+    runner.settle(warm, setting.model, setting)
+    assert len(read) == 5
 
 
 @pytest.mark.parametrize("size", [4096, 1 << 20, (1 << 30) + 5])
