@@ -71,21 +71,23 @@ class WriteJob final : public Job {
     for (const Piece* piece = begin(); piece != end(); ++piece) {
       std::byte* target = staging + (piece->offset - block_.offset);
       const Origin& origin = batch_->origins[piece->owner];
+      const std::byte* cached = target;
       if (origin.data != nullptr) {
-        copy(target, reinterpret_cast<const std::byte*>(static_cast<std::uintptr_t>(piece->address)), piece->nbytes);
+        cached = reinterpret_cast<const std::byte*>(static_cast<std::uintptr_t>(piece->address));
+        copy(target, cached, piece->nbytes);
       } else {
         origin.fill(piece->address, {target, static_cast<std::size_t>(piece->nbytes)});
       }
-      if (batch_->observe) batch_->observe(*piece, target);
+      if (batch_->observe) batch_->observe(*piece, cached);
       filled = piece->offset + piece->nbytes - block_.offset;
     }
     // Only the last block of a direct write reaches past its pieces; the file is cut to size afterwards.
     std::memset(staging + filled, 0, block_.length - filled);
   }
 
-  // An observer or the page cache is about to read the copy; else nobody but the drive does.
+  // The page cache is about to read the copy; else nobody but the drive does.
   void copy(std::byte* target, const std::byte* source, std::uint64_t nbytes) const {
-    if (batch_->observe || batch_->alignment == 1) {
+    if (batch_->alignment == 1) {
       std::memcpy(target, source, nbytes);
     } else {
       copy_past_caches(target, source, nbytes);
