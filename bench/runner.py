@@ -258,6 +258,7 @@ def run_rounds(
         with left_out_if_it_fails(case, out, failed):
             ensure_input(case, setting)
     for number in range(rounds):
+        setting.warm_file = None
         for one in order_of_round(series, setting, order):
             if number >= one.case.race.most_rounds or one.case.key in out:
                 continue

@@ -25,7 +25,7 @@ LOGS = ROOT / "build" / "logs"
 FUZZ_SECONDS = 5
 
 # The layers with threads in them. The others are pure functions: ThreadSanitizer has nothing to say about them.
-THREADED_LAYERS = ("io", "memory", "transfer", "api")
+THREADED_LAYERS = ("base", "io", "memory", "transfer", "api")
 
 # Sanitizers must stop at the first finding, or a test could pass over it.
 SANITIZER_ENVIRONMENT = {

@@ -15,6 +15,7 @@
 #include "base/bytes.h"
 #include "base/unique_fd.h"
 #include "penstock/error.h"
+#include "testing/errors.h"
 #include "testing/fault_engine.h"
 #include "testing/files.h"
 
@@ -23,22 +24,12 @@ namespace {
 
 using testing::Faults;
 using ::testing::HasSubstr;
+using testing::message_of;
 using testing::TempDir;
 
 constexpr std::uint64_t kBlock = 64 * kKiB;
 const Faults kRough{
     .short_transfer = 0.3, .interrupted = 0.1, .try_again = 0.05, .held_back = 0.3, .delay_microseconds = 20};
-
-std::string message_of(const std::function<void()>& function) {
-  try {
-    function();
-  } catch (const Error& error) {
-    EXPECT_EQ(std::string(error.what()).find('\n'), std::string::npos);
-    return error.what();
-  }
-  ADD_FAILURE() << "nothing was thrown";
-  return "";
-}
 
 // Aligned memory with `skew` bytes in front.
 struct Buffer {

@@ -13,11 +13,13 @@
 #include "penstock/error.h"
 #include "penstock/measure.h"
 #include "penstock/writer.h"
+#include "testing/errors.h"
 #include "testing/files.h"
 
 namespace penstock {
 namespace {
 
+using testing::error_of;
 using ::testing::HasSubstr;
 using testing::TempDir;
 
@@ -54,17 +56,6 @@ struct Model {
     }
   }
 };
-
-Error error_of(const std::function<void()>& function) {
-  try {
-    function();
-  } catch (const Error& error) {
-    EXPECT_EQ(std::string(error.what()).find('\n'), std::string::npos) << error.what();
-    return error;
-  }
-  ADD_FAILURE() << "nothing was thrown";
-  return Error(ErrorKind::kIo, "");
-}
 
 class ReaderTest : public ::testing::Test {
  protected:

@@ -17,6 +17,7 @@
 #include "api/stream_file_state.h"
 #include "base/bytes.h"
 #include "penstock/error.h"
+#include "testing/errors.h"
 #include "testing/fault_engine.h"
 #include "testing/files.h"
 #include "testing/limits.h"
@@ -28,22 +29,12 @@ using ::testing::ElementsAre;
 using testing::Faults;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using testing::message_of;
 using testing::TempDir;
 
 constexpr std::uint64_t kBlock = 64 * kKiB;
 const Faults kRough{
     .short_transfer = 0.3, .interrupted = 0.1, .try_again = 0.05, .held_back = 0.3, .delay_microseconds = 50};
-
-std::string message_of(const std::function<void()>& function) {
-  try {
-    function();
-  } catch (const Error& error) {
-    EXPECT_EQ(std::string(error.what()).find('\n'), std::string::npos);
-    return error.what();
-  }
-  ADD_FAILURE() << "nothing was thrown";
-  return "";
-}
 
 mode_t mode_of(const std::filesystem::path& path) {
   struct stat status {};

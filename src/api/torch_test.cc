@@ -15,6 +15,7 @@
 #include "penstock/convert.h"
 #include "penstock/error.h"
 #include "penstock/writer.h"
+#include "testing/errors.h"
 #include "testing/files.h"
 
 namespace penstock {
@@ -22,20 +23,11 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using testing::message_of;
 using testing::TempDir;
 using Bytes = std::vector<std::byte>;
 
 const std::filesystem::path kGolden = std::filesystem::path(PENSTOCK_TEST_DATA) / "torch";
-
-std::string message_of(const std::function<void()>& function) {
-  try {
-    function();
-  } catch (const Error& error) {
-    EXPECT_EQ(std::string(error.what()).find('\n'), std::string::npos) << error.what();
-    return error.what();
-  }
-  return "no error";
-}
 
 Bytes bytes_of(const Tensor& tensor) {
   return {tensor.bytes.begin(), tensor.bytes.end()};

@@ -13,9 +13,11 @@
 #include <thread>
 
 #include "base/bytes.h"
+#include "memory/arena.h"
 #include "penstock/convert.h"
 #include "penstock/error.h"
 #include "penstock/reader.h"
+#include "testing/errors.h"
 #include "testing/files.h"
 #include "testing/limits.h"
 
@@ -26,18 +28,8 @@ using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::Field;
 using ::testing::HasSubstr;
+using testing::message_of;
 using testing::TempDir;
-
-std::string message_of(const std::function<void()>& function) {
-  try {
-    function();
-  } catch (const Error& error) {
-    EXPECT_EQ(std::string(error.what()).find('\n'), std::string::npos);
-    return error.what();
-  }
-  ADD_FAILURE() << "nothing was thrown";
-  return "";
-}
 
 std::vector<std::byte> loaded(const std::filesystem::path& path, std::string_view name) {
   const Tensor tensor = Reader(path).load_slice(name, {});
@@ -390,10 +382,49 @@ TEST_P(SnapshotTest, goes_straight_to_the_drive_whatever_the_sizes) {
   }
 }
 
+// Whatever the memory held that it is put together in.
+TEST_P(SnapshotTest, makes_the_file_that_a_save_makes) {
+  const TempDir directory;
+  const auto tensors = testing::random_bytes(9 * kMiB + 17);
+  SaveOptions options;
+  options.format = GetParam().format;
+  options.checksums = GetParam().checksums;
+  options.max_shard_size = GetParam().max_shard_size;
+  options.shared = SharedTensors::kDuplicate;
+  options.landing = Landing::kStaged;
+  const auto writer_to = [&](const char* folder) {
+    std::filesystem::create_directories(directory / folder);
+    Writer writer(directory / folder / GetParam().name, options);
+    std::int64_t begin = 0;
+    for (const std::uint64_t size : {3 * kMiB, std::uint64_t{5}, 1 * kMiB + 1, std::uint64_t{0}, 5 * kMiB}) {
+      writer.add("t" + std::to_string(begin), DType::kU8, {static_cast<std::int64_t>(size)}, tensors.data() + begin);
+      begin += static_cast<std::int64_t>(size) + 1;
+    }
+    return writer;
+  };
+  writer_to("saved").commit();
+  const auto pool = host_pool(MemoryPool::create());
+  save_async(writer_to("snapshot"), {.pool = pool}).wait();
+  auto dirty = pool->allocate(pool->kept_bytes());
+  ASSERT_TRUE(dirty->reused);
+  std::memset(dirty->data(), 0xFF, dirty->size());
+  dirty.reset();
+  save_async(writer_to("snapshot"), {.pool = pool}).wait();
+  std::size_t files = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(directory / "saved")) {
+    ++files;
+    EXPECT_TRUE(testing::read_file(entry.path()) ==
+                testing::read_file(directory / "snapshot" / entry.path().filename()))
+        << entry.path();
+  }
+  EXPECT_EQ(files > 1, options.max_shard_size > 0);
+}
+
 INSTANTIATE_TEST_SUITE_P(Formats, SnapshotTest,
                          ::testing::Values(SnapshotCase{"a.safetensors", "safetensors"},
                                            SnapshotCase{"b.safetensors", "safetensors", true},
                                            SnapshotCase{"c.safetensors", "safetensors", false, 4 * kMiB},
+                                           SnapshotCase{"d.safetensors", "safetensors", true, 4 * kMiB},
                                            SnapshotCase{"a.flashpack", "flashpack"},
                                            SnapshotCase{"b.flashpack", "flashpack", true},
                                            SnapshotCase{"a.pt", "torch"}, SnapshotCase{"b.pt", "torch-legacy"}));

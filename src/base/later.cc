@@ -39,10 +39,14 @@ class Worker {
     });
   }
 
-  // Held across fork().
-  void lock() { mutex_.lock(); }
+  // Across fork(). Cooling holds a pool's lock, which a child could never have; closing takes long, and holds none.
+  void lock() {
+    std::unique_lock lock(mutex_);
+    done_.wait(lock, [this] { return current_.empty() || current_.front().chore != Chore::kCooling; });
+    lock.release();
+  }
   void unlock() { mutex_.unlock(); }
-  // In a child, which has no such thread: what it is at just now is left to the parent's.
+  // In a child, which has no such thread.
   void drop() { waiting_.clear(); }
 
  private:

@@ -1,6 +1,6 @@
 // Work that nobody need wait for, on one thread that lives only while there is any.
 //
-// The process's end does not wait for it. A child of fork() starts without any: what its parent has still to do is
+// The process's end does not wait for it. A child of fork() starts without any: what its parent has still to begin is
 // dropped there, with everything that it holds.
 #pragma once
 

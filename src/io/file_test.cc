@@ -8,23 +8,14 @@
 
 #include "io/residency.h"
 #include "penstock/error.h"
+#include "testing/errors.h"
 #include "testing/files.h"
 
 namespace penstock {
 namespace {
 
+using testing::error_of;
 using testing::TempDir;
-
-template <typename Function>
-Error error_of(const Function& function) {
-  try {
-    function();
-  } catch (const Error& error) {
-    return error;
-  }
-  ADD_FAILURE() << "nothing was thrown";
-  return Error(ErrorKind::kIo, "");
-}
 
 TEST(FileTest, a_missing_file_is_named) {
   const TempDir directory;

@@ -4,6 +4,8 @@
 // (or to the system when the pool is gone or full). Pools are safe from several threads.
 #pragma once
 
+#include <sys/types.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <list>
@@ -72,8 +74,7 @@ class HostPool final : public MemoryPool, public std::enable_shared_from_this<Ho
   std::shared_ptr<Arena> allocate(std::size_t nbytes, bool huge_pages);
   std::unique_ptr<Arena> take_kept(std::size_t nbytes, bool huge_pages);
   void release(std::unique_ptr<Arena> arena) noexcept;
-  void drop_surplus(std::list<std::unique_ptr<Arena>>& surplus);  // call with the lock held
-  bool cool_later(Clock::time_point when) noexcept;
+  void cool_later(Clock::time_point when) noexcept;
 
   const std::uint64_t max_kept_bytes_;
   const bool huge_pages_;
@@ -81,7 +82,7 @@ class HostPool final : public MemoryPool, public std::enable_shared_from_this<Ho
   std::list<std::unique_ptr<Arena>> kept_;  // oldest first
   std::uint64_t kept_bytes_ = 0;
   std::uint64_t used_bytes_ = 0;
-  std::weak_ptr<void> plan_to_cool_;  // held by what will do it; a child of fork() has lost its parent's
+  pid_t cooling_planned_in_ = 0;  // by this process, if it is
 };
 
 // `pool` as what it is, or the process's default when it is null.

@@ -1,12 +1,15 @@
 #include "memory/arena.h"
 
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <cstdio>
 #include <cstring>
 #include <fstream>
 #include <string>
+#include <string_view>
 #include <thread>
 
 #include "base/bytes.h"
@@ -36,26 +39,29 @@ TEST(HostPoolTest, released_memory_is_handed_out_again) {
   EXPECT_EQ(pool->kept_bytes(), 0u);
 }
 
-// Whether the kernel may take most of the mapping that `data` lies in, as it says itself: it is late by a few pages.
-bool is_offered(const std::byte* data) {
+// A field of the mapping that `data` lies in, in bytes, as the kernel tells it.
+std::uint64_t mapping_field(const std::byte* data, std::string_view name) {
   std::ifstream maps("/proc/self/smaps");
   const auto address = reinterpret_cast<std::uintptr_t>(data);
   bool found = false;
-  std::uint64_t size = 0;
   for (std::string line; std::getline(maps, line);) {
     std::uintptr_t begin = 0;
     std::uintptr_t end = 0;
     if (std::sscanf(line.c_str(), "%lx-%lx ", &begin, &end) == 2) found = begin <= address && address < end;
-    if (found && line.starts_with("Anonymous:")) size = std::stoull(line.substr(10));
-    if (found && line.starts_with("LazyFree:")) return std::stoull(line.substr(9)) > size / 2;
+    if (found && line.starts_with(name)) return std::stoull(line.substr(name.size())) * kKiB;
   }
   ADD_FAILURE() << "no such mapping";
-  return false;
+  return 0;
+}
+
+// Whether the kernel may take most of it: it counts a few pages late.
+bool is_offered(const std::byte* data) {
+  return mapping_field(data, "LazyFree:") > mapping_field(data, "Anonymous:") / 2;
 }
 
 TEST(HostPoolTest, what_was_used_again_stays_warm_for_a_while) {
-  constexpr std::size_t kSize = 32 * kMiB;
-  const auto pool = make_pool(64 * kMiB);
+  constexpr std::size_t kSize = 64 * kMiB;
+  const auto pool = make_pool(128 * kMiB);
   const std::byte* data = nullptr;
   const auto use = [&] {
     const auto arena = pool->allocate(kSize);
@@ -75,6 +81,42 @@ TEST(HostPoolTest, what_was_used_again_stays_warm_for_a_while) {
   EXPECT_EQ(pool->kept_bytes(), kSize);
   use();
   EXPECT_FALSE(is_offered(data));
+}
+
+TEST(HostPoolTest, little_is_not_worth_staying_warm) {
+  constexpr std::size_t kSize = 32 * kMiB;
+  const auto pool = make_pool(128 * kMiB);
+  const std::byte* data = nullptr;
+  for (int i = 0; i < 3; ++i) {
+    const auto arena = pool->allocate(kSize);
+    data = arena->data();
+    std::memset(arena->data(), 1, kSize);
+  }
+  EXPECT_TRUE(is_offered(data));
+}
+
+TEST(HostPoolTest, a_child_gets_no_copy_of_what_is_kept) {
+  constexpr std::size_t kSize = 64 * kMiB;
+  const auto pool = make_pool(128 * kMiB);
+  const std::byte* data = nullptr;
+  for (int i = 0; i < 2; ++i) {
+    const auto arena = pool->allocate(kSize);
+    data = arena->data();
+    std::memset(arena->data(), 1, kSize);
+  }
+  const auto in_child = [&](const auto& check) {
+    const pid_t child = ::fork();
+    if (child == 0) ::_exit(check() ? 0 : 1);
+    int status = -1;
+    EXPECT_EQ(::waitpid(child, &status, 0), child);
+    return status == 0;
+  };
+  EXPECT_GE(mapping_field(data, "Rss:"), kSize);
+  EXPECT_TRUE(in_child([&] { return mapping_field(data, "Rss:") < kSize / 2; }));
+  // It may use the memory all the same; what its parent uses, it has.
+  EXPECT_TRUE(in_child([&] { return pool->allocate(kSize)->data() == data; }));
+  const auto arena = pool->allocate(kSize);
+  EXPECT_TRUE(in_child([&] { return data[0] == std::byte{1} && data[kSize - 1] == std::byte{1}; }));
 }
 
 TEST(HostPoolTest, a_request_that_would_waste_much_of_it_gets_fresh_memory) {

@@ -36,7 +36,7 @@ struct WriteBatch : Batch {
   std::uint32_t alignment = 1;
   Plan plan;
   std::vector<Origin> origins;       // by the owner of a piece
-  PieceObserver observe;             // sees every piece as it goes out; its owner is the part's number
+  PieceObserver observe;             // sees every piece, in the tensor where it has one; its owner is the part's number
   std::shared_ptr<const void> keep;  // what the origins' memory belongs to
 };
 

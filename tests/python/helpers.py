@@ -10,11 +10,13 @@ import struct
 import subprocess
 import sys
 import textwrap
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 
 # Every element type of the format, and its width in bits.
@@ -116,6 +118,27 @@ def unprivileged() -> Iterator[None]:
     finally:
         os.seteuid(0)
         os.setegid(0)
+
+
+@contextlib.contextmanager
+def mounted_disk(folder: Path, size: str) -> Iterator[Path]:
+    """A filesystem of this size."""
+    folder.mkdir()
+    if os.geteuid() != 0:
+        pytest.skip("mounting a small filesystem needs root")
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)], capture_output=True, text=True
+    )
+    if mounted.returncode != 0:
+        pytest.skip(f"no small filesystem can be mounted here: {mounted.stderr.strip()}")
+    try:
+        yield folder
+    finally:
+        # Large files that were replaced are freed by a thread, and keep the filesystem busy for that long.
+        deadline = time.monotonic() + 30
+        while subprocess.run(["umount", str(folder)], capture_output=True).returncode != 0:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
 
 
 def rendezvous() -> dict[str, str]:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import struct
-import subprocess
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -259,28 +256,9 @@ def test_a_file_that_shrinks_while_it_is_read_is_noticed(path: Path, cache: str,
         penstock.load(path, cache=cache, progress=shrink, block_size="64KiB", queue_depth=1, threads=1)
 
 
-@contextlib.contextmanager
-def mounted_disk(folder: Path, size: str) -> Iterator[Path]:
-    """A filesystem of this size."""
-    folder.mkdir()
-    if os.geteuid() != 0:
-        pytest.skip("mounting a small filesystem needs root")
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)], capture_output=True, text=True
-    )
-    if mounted.returncode != 0:
-        pytest.skip(f"no small filesystem can be mounted here: {mounted.stderr.strip()}")
-    yield folder
-    # Large files that were replaced are freed by a thread, and keep the filesystem busy for that long.
-    deadline = time.monotonic() + 30
-    while subprocess.run(["umount", str(folder)], capture_output=True).returncode != 0:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    with mounted_disk(tmp_path / "disk", "2m") as folder:
+    with helpers.mounted_disk(tmp_path / "disk", "2m") as folder:
         yield folder
 
 
@@ -304,7 +282,7 @@ def test_a_full_disk_is_an_error_and_leaves_nothing(small_disk: Path, asynchrono
 def test_what_was_just_replaced_counts_as_free(tmp_path: Path) -> None:
     """Two files fit: the third save needs what the second replaced, which a thread may still be freeing."""
     tensors = {"x": torch.ones(160 * 2**18)}
-    with mounted_disk(tmp_path / "disk", "350m") as folder:
+    with helpers.mounted_disk(tmp_path / "disk", "350m") as folder:
         for _ in range(8):
             penstock.save(tensors, folder / "x.safetensors")
         assert os.listdir(folder) == ["x.safetensors"]

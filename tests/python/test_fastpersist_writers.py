@@ -6,7 +6,6 @@ import io
 import os
 import signal
 import struct
-import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -341,18 +340,8 @@ def test_several_threads_take_turns(path: Path) -> None:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A filesystem of 8 MiB."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    if os.geteuid() != 0:
-        pytest.skip("mounting a small filesystem needs root")
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(folder)], capture_output=True, text=True
-    )
-    if mounted.returncode != 0:
-        pytest.skip(f"no small filesystem can be mounted here: {mounted.stderr.strip()}")
-    yield folder
-    subprocess.run(["umount", str(folder)], check=True)
+    with helpers.mounted_disk(tmp_path / "disk", "8m") as folder:
+        yield folder
 
 
 @pytest.mark.parametrize("zipped", [True, False])

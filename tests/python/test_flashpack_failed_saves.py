@@ -86,16 +86,7 @@ def test_a_full_disk_leaves_the_old_file(path: Path) -> None:
 
 
 def test_a_small_disk_leaves_the_old_file(tmp_path: Path) -> None:
-    if os.geteuid() != 0:
-        pytest.skip("mounting a small filesystem needs root")
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(folder)], capture_output=True, text=True
-    )
-    if mounted.returncode != 0:
-        pytest.skip(f"no small filesystem can be mounted here: {mounted.stderr.strip()}")
-    try:
+    with helpers.mounted_disk(tmp_path / "disk", "2m") as folder:
         path = folder / "x.flashpack"
         flashpack.pack_to_file({"x": torch.ones(1)}, path)
         before = path.read_bytes()
@@ -105,5 +96,3 @@ def test_a_small_disk_leaves_the_old_file(tmp_path: Path) -> None:
             assert caught.value.errno == 28
             assert os.listdir(folder) == [path.name]
             assert path.read_bytes() == before
-    finally:
-        subprocess.run(["umount", str(folder)], check=True)
