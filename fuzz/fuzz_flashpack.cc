@@ -115,15 +115,6 @@ void check_round_trip(const Footer& footer, const flashpack::Options& options) {
   for (const TensorInfo& tensor : footer.tensors) FUZZ_CHECK(has(again, tensor));
 }
 
-void check_message(const Error& error) {
-  const std::string_view message = error.what();
-  FUZZ_CHECK(error.kind() == ErrorKind::kFormat);
-  FUZZ_CHECK(message.substr(0, 3) == "f: ");
-  FUZZ_CHECK(message.find('\n') == std::string_view::npos);
-  FUZZ_CHECK(message.size() < 1000);
-  FUZZ_CHECK(simdjson::validate_utf8(message));
-}
-
 void check_file(const ByteSource& source) {
   try {
     const Footer footer = flashpack::parse_footer(source);
@@ -134,7 +125,7 @@ void check_file(const ByteSource& source) {
     FUZZ_CHECK(parse_layout(source).tensors.size() == footer.tensors.size());
     FUZZ_CHECK(flashpack::parse_blocks(source).tensors.size() == footer.blocks.size());
   } catch (const Error& error) {
-    check_message(error);
+    fuzz::check_message(error);
   }
 }
 
@@ -153,7 +144,7 @@ std::uint64_t payload_size_of(const std::string& text) {
     }
     return size;
   } catch (const Error& error) {
-    check_message(error);
+    fuzz::check_message(error);
     return 0;
   }
 }

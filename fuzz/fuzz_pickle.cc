@@ -63,7 +63,7 @@ void check(std::string_view input) {
     }
     check_tree(torch::Tree(std::move(graph), "f", kLimits));
   } catch (const Error& error) {
-    fuzz::check_message(error);
+    fuzz::check_message(error, /*may_be_unsupported=*/true);
   }
 }
 

@@ -92,15 +92,6 @@ void check_round_trip(const Layout& layout) {
   for (const TensorInfo& tensor : layout.tensors) FUZZ_CHECK(has(again, tensor));
 }
 
-void check_message(const Error& error) {
-  const std::string_view message = error.what();
-  FUZZ_CHECK(error.kind() == ErrorKind::kFormat);
-  FUZZ_CHECK(message.substr(0, 3) == "f: ");
-  FUZZ_CHECK(message.find('\n') == std::string_view::npos);
-  FUZZ_CHECK(message.size() < 1000);
-  FUZZ_CHECK(simdjson::validate_utf8(message));
-}
-
 // Returns whether it parsed.
 bool check_file(const ByteSource& source, std::string_view header) {
   try {
@@ -111,7 +102,7 @@ bool check_file(const ByteSource& source, std::string_view header) {
     check_round_trip(layout);
     return true;
   } catch (const Error& error) {
-    check_message(error);
+    fuzz::check_message(error);
     return false;
   }
 }
@@ -131,7 +122,7 @@ std::uint64_t data_size_of(const std::string& header) {
       size = std::max(size, tensor.offset + tensor.nbytes);
     }
   } catch (const Error& error) {
-    check_message(error);
+    fuzz::check_message(error);
   }
   return size;
 }

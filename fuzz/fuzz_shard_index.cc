@@ -2,8 +2,6 @@
 //
 // What parses must name plain files only, each once, and mean the same after encoding and parsing. What does not parse
 // must be refused by an Error of one line.
-#include <simdjson.h>
-
 #include <set>
 #include <string>
 
@@ -41,21 +39,12 @@ void check_round_trip(const ShardIndex& index) {
   FUZZ_CHECK(again.metadata == metadata);
 }
 
-void check_message(const Error& error) {
-  const std::string_view message = error.what();
-  FUZZ_CHECK(error.kind() == ErrorKind::kFormat);
-  FUZZ_CHECK(message.substr(0, 3) == "f: ");
-  FUZZ_CHECK(message.find('\n') == std::string_view::npos);
-  FUZZ_CHECK(message.size() < 1000);
-  FUZZ_CHECK(simdjson::validate_utf8(message));
-}
-
 void check_index(std::string_view text) {
   ShardIndex index;
   try {
     index = parse_shard_index(MemorySource(text, "f"));
   } catch (const Error& error) {
-    check_message(error);
+    fuzz::check_message(error);
     return;
   }
   check_files(index);

@@ -2,11 +2,11 @@
 #include <gtest/gtest.h>
 
 #include <numeric>
-#include <random>
 #include <set>
 
 #include "base/bytes.h"
 #include "format/test_files.h"
+#include "format/test_random.h"
 
 namespace penstock {
 namespace {
@@ -16,18 +16,9 @@ using flashpack::Options;
 using test::golden_file;
 using test::parse_flashpack;
 
-class Random {
+class Random : public test::Random {
  public:
-  explicit Random(unsigned seed) : engine_(seed) {}
-  std::uint64_t below(std::uint64_t limit) { return engine_() % limit; }
-
-  std::string name() {
-    static const std::vector<std::string> kPieces = {"a",  "b",    ".",      "0",      "\"",         "\\",
-                                                     "\n", "\x01", "\u00e9", "\u20ac", "\U0001d11e", "/"};
-    std::string text;
-    for (std::uint64_t i = below(6); i > 0; --i) text += kPieces[below(kPieces.size())];
-    return text;
-  }
+  using test::Random::Random;
 
   // Small ones, and now and then one that counts as large.
   TensorSpec spec(std::string name) {
@@ -56,9 +47,6 @@ class Random {
     static const std::vector<std::uint64_t> kAlignments = {0, 1, 2, 3, 7, 16, 100, 128, 512, 4096};
     return {kAlignments[below(kAlignments.size())], below(2) == 0, below(2) == 0};
   }
-
- private:
-  std::mt19937_64 engine_;
 };
 
 // Payload as the plan says, with each tensor's bytes set and the rest zero.

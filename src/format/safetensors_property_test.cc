@@ -1,10 +1,10 @@
 // Properties that hold for any file: made ones survive, damaged ones are refused or consistent.
 #include <gtest/gtest.h>
 
-#include <random>
 #include <set>
 
 #include "format/test_files.h"
+#include "format/test_random.h"
 
 namespace penstock {
 namespace {
@@ -12,18 +12,9 @@ namespace {
 using test::golden_file;
 using test::parse_safetensors;
 
-class Random {
+class Random : public test::Random {
  public:
-  explicit Random(unsigned seed) : engine_(seed) {}
-  std::uint64_t below(std::uint64_t limit) { return engine_() % limit; }
-
-  std::string name() {
-    static const std::vector<std::string> kPieces = {"a",  "b",    ".",      "0",      "\"",         "\\",
-                                                     "\n", "\x01", "\u00e9", "\u20ac", "\U0001d11e", "/"};
-    std::string text;
-    for (std::uint64_t i = below(6); i > 0; --i) text += kPieces[below(kPieces.size())];
-    return text;
-  }
+  using test::Random::Random;
 
   TensorSpec spec(std::string name) {
     TensorSpec spec;
@@ -34,9 +25,6 @@ class Random {
     spec.nbytes = tensor_nbytes(spec.dtype, spec.shape, "random", spec.name);
     return spec;
   }
-
- private:
-  std::mt19937_64 engine_;
 };
 
 std::string file_of(const FilePlan& plan) {
