@@ -8,7 +8,7 @@
 namespace penstock::cli {
 namespace {
 
-constexpr std::size_t kFlushAt = 256 * 1024;
+constexpr std::size_t kFlushAt = std::size_t{256} * 1024;
 
 }  // namespace
 

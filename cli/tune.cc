@@ -210,7 +210,7 @@ void print_results(Console& console, const Options& options, const Direction& re
 std::filesystem::path prepare_file(const Options& options, bool own_file, const ScratchDirectory& scratch,
                                    ProgressBar& bar) {
   if (own_file) return options.path;
-  const std::filesystem::path made = scratch.path() / "model.safetensors";
+  std::filesystem::path made = scratch.path() / "model.safetensors";
   make_model(made, "safetensors", options.size, bar.function());
   return made;
 }

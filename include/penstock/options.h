@@ -63,8 +63,9 @@ struct LoadOptions {
   CachePolicy cache = CachePolicy::kAuto;
   Landing landing = Landing::kAuto;
   IoOptions io;
-  std::shared_ptr<MemoryPool> pool;              // nothing: MemoryPool::process_default()
-  std::uint64_t max_buffer = 256 * 1024 * 1024;  // stream(): how far loading may run ahead of its consumer, in bytes
+  std::shared_ptr<MemoryPool> pool;  // nothing: MemoryPool::process_default()
+  std::uint64_t max_buffer = std::uint64_t{256}
+                             << 20;  // stream(): how far loading may run ahead of its consumer, in bytes
 
   ProgressFunction progress;
 };

@@ -24,7 +24,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-FillFunction make_fill(std::shared_ptr<const RangeReader> reader, const TensorInfo& tensor, DType dtype) {
+FillFunction make_fill(const std::shared_ptr<const RangeReader>& reader, const TensorInfo& tensor, DType dtype) {
   const std::uint64_t base = tensor.offset;
   const DType from = tensor.dtype;
   if (dtype == from) {

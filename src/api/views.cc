@@ -18,7 +18,7 @@ void refuse_bomb(const Reader::State& state, const TensorInfo& view) {
 }
 
 std::shared_ptr<Arena> read_extent(const Reader::State& state, const TensorInfo& view, const LoadOptions& options) {
-  const auto arena = host_pool(options.pool)->allocate(view.extent());
+  auto arena = host_pool(options.pool)->allocate(view.extent());
   const auto address = reinterpret_cast<std::uintptr_t>(arena->data());
   const std::vector<FileWants> wants{{state.files[view.file], {{view.offset, view.extent(), address}}}};
   LoadOptions quiet = options;

@@ -7,13 +7,15 @@
 #include <emmintrin.h>
 #endif
 
+#include "base/bytes.h"
+
 namespace penstock {
 
 #if defined(__SSE2__)
 
 void copy_past_caches(std::byte* to, const std::byte* from, std::size_t nbytes) noexcept {
   constexpr std::size_t kLine = 64;
-  constexpr std::size_t kWorthIt = 64 * 1024;
+  constexpr std::size_t kWorthIt = 64 * kKiB;
   if (nbytes < kWorthIt) {
     std::memcpy(to, from, nbytes);
     return;

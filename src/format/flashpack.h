@@ -9,13 +9,14 @@
 #include <string>
 #include <vector>
 
+#include "base/bytes.h"
 #include "format/layout.h"
 
 namespace penstock::flashpack {
 
 inline constexpr std::uint64_t kDefaultAlignBytes = 128;
 // With Options::align_large, tensors of at least this many bytes start on a multiple of kLargeAlignment.
-inline constexpr std::uint64_t kLargeTensor = 256 * 1024;
+inline constexpr std::uint64_t kLargeTensor = 256 * kKiB;
 inline constexpr std::uint64_t kLargeAlignment = 4096;
 
 struct Block {

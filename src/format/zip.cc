@@ -277,6 +277,7 @@ class Parser {
   // torch looks names up without regard to case.
   void refuse_duplicates(const std::vector<Header>& headers) const {
     std::vector<std::string> lower;
+    lower.reserve(headers.size());
     for (const Header& header : headers) lower.push_back(in_lower_case(header.name));
     const std::vector<std::string_view> names(lower.begin(), lower.end());
     const auto duplicate = find_duplicate(names);

@@ -9,6 +9,7 @@
 #include <span>
 #include <vector>
 
+#include "base/bytes.h"
 #include "penstock/dtype.h"
 
 namespace penstock {
@@ -52,11 +53,11 @@ struct Plan {
 };
 
 struct PlanOptions {
-  std::uint64_t block_size = 2 * 1024 * 1024;   // a multiple of the alignment
+  std::uint64_t block_size = 2 * kMiB;          // a multiple of the alignment
   std::uint64_t alignment = 4096;               // of offsets and lengths; 1 for buffered I/O
   std::uint64_t memory_alignment = 4096;        // of addresses that blocks move straight to or from
-  std::uint64_t largest_gap = 128 * 1024;       // unwanted bytes that are read to save a request; 0 for writes
-  std::uint64_t smallest_straight = 64 * 1024;  // straight moves shorter than this are not worth a request of their own
+  std::uint64_t largest_gap = 128 * kKiB;       // unwanted bytes that are read to save a request; 0 for writes
+  std::uint64_t smallest_straight = 64 * kKiB;  // straight moves shorter than this are not worth a request of their own
   bool allow_straight = true;
 };
 

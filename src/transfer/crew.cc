@@ -61,15 +61,16 @@ class Crew::Worker {
       Transfer transfer;
       const int buffer_index = registered_ ? 0 : -1;
       if (!job->start(slots_[index].staging, buffer_index, transfer)) return job->over(nullptr);
-      free_.pop_back();
-      slots_[index].job = std::move(job);
       transfer.request.tag = index;
       queue_->push(transfer);
+      free_.pop_back();
+      slots_[index].job = std::move(job);
+      return;
     } catch (...) {
       error = std::current_exception();
     }
     // Not within the handler, which would hold the error beyond the moment that its reader has it.
-    if (error != nullptr && job != nullptr) job->over(std::move(error));
+    job->over(std::move(error));
   }
 
   void reap() noexcept {
