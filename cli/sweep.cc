@@ -54,8 +54,8 @@ std::vector<Setting> write_settings() {
   return settings;
 }
 
-Sweep::Sweep(std::vector<Setting> settings) : survivors_(settings.size()) {
-  for (Setting& setting : settings) entries_.push_back({std::move(setting), {}, {}});
+Sweep::Sweep(const std::vector<Setting>& settings) : survivors_(settings.size()) {
+  for (const Setting& setting : settings) entries_.push_back({setting, {}, {}});
   std::iota(survivors_.begin(), survivors_.end(), std::size_t{0});
   // Mixed, so that a drive that slows down over time doesn't punish the last ones; always alike, so that runs compare.
   std::shuffle(survivors_.begin(), survivors_.end(), std::minstd_rand(1));

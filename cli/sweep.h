@@ -30,7 +30,7 @@ class Sweep {
   static constexpr std::size_t kFinalists = 5;
   static constexpr std::size_t kMeasurements = 5;  // of each finalist, when there is time
 
-  explicit Sweep(std::vector<Setting> settings);
+  explicit Sweep(const std::vector<Setting>& settings);
 
   // `measure` adds one measurement to an entry. `has_time` is asked before each; when it says no, the sweep ends.
   void run(const std::function<void(SweepEntry&)>& measure, const std::function<bool()>& has_time);
