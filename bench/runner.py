@@ -269,9 +269,9 @@ def run_rounds(
 
 
 def order_of_round(series: list[Series], setting: Setting, order: random.Random) -> list[Series]:
-    """Random, but for warm loads of one file: they follow each other, and map the very same pages of the cache.
+    """Random, but for warm loads of one file: they follow each other, and map what the cache was filled with once.
 
-    How large these are is chance, which makes the same load up to six times faster or slower.
+    How large its pages are is chance, which makes the same load up to six times faster or slower.
     """
     shuffled = [one for one in series for _ in range(one.case.race.per_round)]
     order.shuffle(shuffled)

@@ -64,8 +64,8 @@ struct LoadOptions {
   Landing landing = Landing::kAuto;
   IoOptions io;
   std::shared_ptr<MemoryPool> pool;  // nothing: MemoryPool::process_default()
-  std::uint64_t max_buffer = std::uint64_t{256}
-                             << 20;  // stream(): how far loading may run ahead of its consumer, in bytes
+  // stream(): how far loading may run ahead of its consumer, in bytes.
+  std::uint64_t max_buffer = std::uint64_t{256} << 20;
 
   ProgressFunction progress;
 };

@@ -59,51 +59,46 @@ bool is_offered(const std::byte* data) {
   return mapping_field(data, "LazyFree:") > mapping_field(data, "Anonymous:") / 2;
 }
 
+// Takes memory, writes to all of it and lets it go, some times over.
+const std::byte* use(HostPool& pool, std::size_t nbytes, int times) {
+  const std::byte* data = nullptr;
+  for (int i = 0; i < times; ++i) {
+    const auto arena = pool.allocate(nbytes);
+    data = arena->data();
+    std::memset(arena->data(), 1, nbytes);
+  }
+  return data;
+}
+
 TEST(HostPoolTest, what_was_used_again_stays_warm_for_a_while) {
   constexpr std::size_t kSize = 64 * kMiB;
   const auto pool = make_pool(128 * kMiB);
-  const std::byte* data = nullptr;
-  const auto use = [&] {
-    const auto arena = pool->allocate(kSize);
-    data = arena->data();
-    std::memset(arena->data(), 1, kSize);
-  };
-  use();
+  const std::byte* data = use(*pool, kSize, 1);
   EXPECT_TRUE(is_offered(data));  // once is no habit
-  use();
+  ASSERT_EQ(use(*pool, kSize, 1), data);
   EXPECT_FALSE(is_offered(data));
-  use();
+  ASSERT_EQ(use(*pool, kSize, 1), data);
   EXPECT_FALSE(is_offered(data));
   pool->cool(Clock::now() - std::chrono::hours(1));
   EXPECT_FALSE(is_offered(data));
   pool->cool(Clock::now());
   EXPECT_TRUE(is_offered(data));
   EXPECT_EQ(pool->kept_bytes(), kSize);
-  use();
+  ASSERT_EQ(use(*pool, kSize, 1), data);
   EXPECT_FALSE(is_offered(data));
 }
 
 TEST(HostPoolTest, little_is_not_worth_staying_warm) {
   constexpr std::size_t kSize = 32 * kMiB;
   const auto pool = make_pool(128 * kMiB);
-  const std::byte* data = nullptr;
-  for (int i = 0; i < 3; ++i) {
-    const auto arena = pool->allocate(kSize);
-    data = arena->data();
-    std::memset(arena->data(), 1, kSize);
-  }
+  const std::byte* data = use(*pool, kSize, 3);
   EXPECT_TRUE(is_offered(data));
 }
 
 TEST(HostPoolTest, a_child_gets_no_copy_of_what_is_kept) {
   constexpr std::size_t kSize = 64 * kMiB;
   const auto pool = make_pool(128 * kMiB);
-  const std::byte* data = nullptr;
-  for (int i = 0; i < 2; ++i) {
-    const auto arena = pool->allocate(kSize);
-    data = arena->data();
-    std::memset(arena->data(), 1, kSize);
-  }
+  const std::byte* data = use(*pool, kSize, 2);
   const auto in_child = [&](const auto& check) {
     const pid_t child = ::fork();
     if (child == 0) ::_exit(check() ? 0 : 1);
