@@ -25,6 +25,10 @@ from cases import COLD, HALF, WARM, Case, Race, Task
 MEASURE = Path(__file__).resolve().parent / "measure.py"
 Failed = Callable[[Case, str], None]  # is told who failed, and why
 
+# Hypervisors take back what a process has let go of, some two seconds later, and fresh memory is slower from then on.
+# Who needs longer to import than others would always meet the slower kind, so everybody waits for it.
+MEMORY_REST_SECONDS = 3.0
+
 
 class MeasurementError(Exception):
     """A competitor that failed, or gave wrong bytes."""
@@ -52,6 +56,7 @@ class Setting:
     drop_everything: bool = True  # or only the pages of the raced file, when it has to be cold
     extra: dict[str, Input] = field(default_factory=dict)  # by Race.input
     warm_file: Path | None = None  # what the page cache was filled with last, for whoever loads it next
+    last_end: float = 0.0  # when the process of the last measurement ended, by time.monotonic()
 
     def input(self, race: Race) -> Input:
         own = {"model": Input(self.model, self.expected), "many": Input(self.many, self.expected)}
@@ -104,7 +109,14 @@ def settle(case: Case, file: Path, setting: Setting) -> None:
         machine.compact_memory()
         machine.warm_page_cache(file)
     setting.warm_file = file if case.race.cache == WARM else None
-    time.sleep(setting.idle_seconds)
+    time.sleep(rest_before(case, setting, time.monotonic()))
+
+
+def rest_before(case: Case, setting: Setting, now: float) -> float:
+    """Seconds. Only those who make tensors take fresh memory to speak of."""
+    takes_memory = case.race.touches and case.role != "ceiling"
+    since_the_last = now - setting.last_end
+    return max(setting.idle_seconds, MEMORY_REST_SECONDS - since_the_last if takes_memory else 0.0)
 
 
 def is_still_warm(file: Path, setting: Setting) -> bool:
@@ -200,6 +212,7 @@ def measure(case: Case, setting: Setting, verify: bool) -> dict[str, Any]:
 
     try:
         result = execute(case, task, setting, before_start)
+        setting.last_end = time.monotonic()
         counters.append(machine.device_bytes(setting.directory))
         result["cache_growth_bytes"] = machine.resident_bytes(output if case.race.saves else file) - cached[0]
         if verify and case.race.saves and case.saves_checked:

@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -68,6 +69,11 @@ struct LoadOptions {
   std::uint64_t max_buffer = std::uint64_t{256} << 20;
 
   ProgressFunction progress;
+
+  // load(): called once, on the thread that called it, with the tensors that it will return. Their bytes may still be
+  // on the way: what needs only names, shapes and addresses is done here at no cost of its own. What it throws ends the
+  // load and is thrown by it.
+  std::function<void(std::span<const Tensor>)> placed;
 };
 
 // How the bytes of a new file reach the drive.

@@ -27,6 +27,22 @@ class Callbacks {
   // The bytes of a tensor that Python hands over in pieces: read(offset, nbytes, address) puts them there.
   static FillFunction fill(const std::shared_ptr<Callbacks>& self, nb::object read);
 
+  // For work that calls back into Python otherwise: `call`, with the GIL. What it raises stops the work.
+  template <typename Call>
+  auto guard(Call call) {
+    return [this, call = std::move(call)](auto&&... arguments) {
+      GilAcquire acquire;
+      outlive_python([&] {
+        try {
+          call(std::forward<decltype(arguments)>(arguments)...);
+        } catch (nb::python_error& error) {
+          raised_.emplace(std::move(error));
+          throw Error(ErrorKind::kCancelled, "cancelled");
+        }
+      });
+    };
+  }
+
   // Runs `work` without the GIL.
   template <typename Work>
   auto run(Work&& work) {

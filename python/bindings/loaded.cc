@@ -91,7 +91,7 @@ nb::tuple info_tuple(const TensorInfo& info) {
                         info.nbytes);
 }
 
-Exported export_tensors(const std::vector<Tensor>& tensors) {
+Exported export_tensors(std::span<const Tensor> tensors) {
   const CollectorPause pause;
   Blocks blocks;
   std::vector<std::int64_t> block_of(tensors.size(), -1);

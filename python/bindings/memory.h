@@ -34,6 +34,6 @@ struct Exported {
   nb::list rows;
 };
 
-Exported export_tensors(const std::vector<Tensor>& tensors);
+Exported export_tensors(std::span<const Tensor> tensors);
 
 }  // namespace penstock::python

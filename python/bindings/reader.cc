@@ -61,13 +61,20 @@ LoadOptions with_callbacks(const LoadOptions& options, const std::shared_ptr<Cal
   return result;
 }
 
-nb::tuple load(const Reader& reader, const Names& names, const LoadOptions& given, nb::object progress) {
+// Python makes its tensors while their bytes are still on the way.
+nb::tuple load(const Reader& reader, const Names& names, const LoadOptions& given, nb::object progress,
+               nb::object build) {
   auto callbacks = Callbacks::create(std::move(progress));
   LoadOptions options = with_callbacks(given, callbacks);
   options.select = select_names(names);
-  const LoadResult result = callbacks->run([&] { return reader.load(options); });
-  Exported exported = export_tensors(result.tensors);
-  return nb::make_tuple(exported.memories, exported.rows, stats_dict(result.stats));
+  nb::object built;
+  options.placed = callbacks->guard([&](std::span<const Tensor> tensors) {
+    const CollectorPause pause;
+    Exported exported = export_tensors(tensors);
+    built = build(exported.memories, exported.rows);
+  });
+  const Stats stats = callbacks->run([&] { return reader.load(options).stats; });
+  return nb::make_tuple(built, stats_dict(stats));
 }
 
 std::vector<Target> make_targets(const nb::list& rows) {
@@ -165,10 +172,11 @@ void bind_reader(nb::module_& module) {
       .def("files", &file_infos, nb::sig("def files(self) -> list[tuple[pathlib.Path, int, str, dict[str, str]]]"))
       .def("metadata", [](const Reader& reader) { return reader.metadata(); })
       .def("resident_bytes", &Reader::resident_bytes, nb::call_guard<GilRelease>())
-      .def("load", &load, nb::arg("names").none(), nb::arg("options"), nb::arg("progress").none(),
+      .def("load", &load, nb::arg("names").none(), nb::arg("options"), nb::arg("progress").none(), nb::arg("build"),
            nb::sig("def load(self, names: collections.abc.Sequence[str] | None, options: LoadOptions, progress: "
-                   "collections.abc.Callable[[int, int], typing.Any] | None) -> "
-                   "tuple[" PENSTOCK_LOADED ", dict[str, typing.Any]]"))
+                   "collections.abc.Callable[[int, int], typing.Any] | None, build: "
+                   "collections.abc.Callable[[" PENSTOCK_LOADED "], typing.Any]) -> "
+                   "tuple[typing.Any, dict[str, typing.Any]]"))
       .def("load_into", &load_into, nb::arg("targets"), nb::arg("options"), nb::arg("progress").none(),
            nb::sig("def load_into(self, targets: list[tuple[str, int, int, str | None]], options: LoadOptions, "
                    "progress: collections.abc.Callable[[int, int], typing.Any] | None) -> dict[str, typing.Any]"))

@@ -139,8 +139,7 @@ def _assign(
     options: _core.LoadOptions,
     callback: Callback | None,
 ) -> dict[str, Any]:
-    memories, rows, counters = reader.load([info[0] for info, _ in matched.pairs], options, callback)
-    loaded = framework.build(memories, rows)
+    loaded, counters = reader.load([info[0] for info, _ in matched.pairs], options, callback, framework.build)
     replacements: dict[str, Any] = {}
     for name, tied in matched.ties.items():
         values = {id(places[other].value): places[other].value for other in tied}
@@ -206,6 +205,5 @@ def _read_into(
 def _load_beside(names: list[str], framework: Any, reader: _core.Reader, options: _core.LoadOptions) -> dict[str, Any]:
     if not names:
         return {}
-    memories, rows, _ = reader.load(names, options, None)
-    loaded: dict[str, Any] = framework.build(memories, rows)
+    loaded: dict[str, Any] = reader.load(names, options, None, framework.build)[0]
     return loaded

@@ -66,10 +66,10 @@ def load(
     reader = open_reader(paths)
     names = resolve(select, reader)
     _require(made, reader, names, dtype)
+    tensors: dict[str, Any]
     with reporting(progress, f"loading {title(paths)}") as callback:
         if is_cpu(device):
-            memories, rows, counters = reader.load(names, options, callback)
-            tensors = made.build(memories, rows)
+            tensors, counters = reader.load(names, options, callback, made.build)
         else:
             moved = _Stream(reader, names, options, made, made.device(device), callback)
             tensors, counters = dict(moved), moved.stats

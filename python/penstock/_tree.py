@@ -32,20 +32,30 @@ def load_tree(
     Tensors over one storage share its memory, as they did when they were saved. `place` is given each storage and where it
     was, and returns what the tensors are to be made of.
     """
-    memories, rows, counters = checkpoint.open_storages().load(None, options, callback)
-    with Paused():
-        return _build(checkpoint, _Storages(checkpoint, memories, rows, place)), counters
+
+    def make_storages(memories: Sequence[Any], rows: Sequence[Any]) -> _Storages:
+        return _Storages(checkpoint, memories, rows, place)
+
+    def build(memories: Sequence[Any], rows: Sequence[Any]) -> Any:
+        return _build(checkpoint, make_storages(memories, rows))
+
+    storages = checkpoint.open_storages()
+    if place is None:
+        return storages.load(None, options, callback, build)
+    # What moves bytes elsewhere has to wait for them.
+    loaded, counters = storages.load(None, options, callback, make_storages)
+    return _build(checkpoint, loaded), counters
 
 
 def load_tree_without_data(checkpoint: _core.TorchCheckpoint) -> Any:
     """What was saved, with tensors on the meta device: no storage is read."""
-    with Paused():
-        return _build(checkpoint, _EmptyStorages(checkpoint))
+    return _build(checkpoint, _EmptyStorages(checkpoint))
 
 
 def _build(checkpoint: _core.TorchCheckpoint, storages: _Storages) -> Any:
-    tensors = [storages.tensor(row) for row in checkpoint.tensors()]
-    return checkpoint.build(tensors, {**_MAKERS, "storage": storages.typed})
+    with Paused():
+        tensors = [storages.tensor(row) for row in checkpoint.tensors()]
+        return checkpoint.build(tensors, {**_MAKERS, "storage": storages.typed})
 
 
 class _Storages:

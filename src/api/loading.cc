@@ -16,6 +16,18 @@ void count_tensors(const Landed& landed, Stats& stats) {
   stats.tensors += landed.placement.tensors.size();
 }
 
+std::vector<Tensor> make_tensors(const Selection& selection, const std::vector<Landed>& landed) {
+  std::vector<Tensor> tensors;
+  tensors.reserve(selection.count);
+  for (std::size_t i = 0; i < landed.size(); ++i) {
+    const std::vector<const TensorInfo*>& infos = selection.files[i].tensors;
+    for (std::size_t k = 0; k < infos.size(); ++k) {
+      tensors.push_back(make_tensor(*infos[k], landed[i].placement.tensors[k], landed[i].arena));
+    }
+  }
+  return tensors;
+}
+
 }  // namespace
 
 ByteRange FileSelection::hull() const {
@@ -170,7 +182,10 @@ LoadResult load_selection(const Reader::State& state, const Selection& selection
   {
     Crew crew(plan.settings, pool);
     start_reading(crew, batch);
-    wait_with_progress(*batch, options.progress, selection.nbytes, watch);
+    wait_with_progress(*batch, options.progress, selection.nbytes, watch, [&] {
+      result.tensors = make_tensors(selection, landed);
+      if (options.placed && selection.views.empty()) options.placed(result.tensors);
+    });
     check_unchanged(batch->tasks);
     // The crew's threads have counted everything once they are gone.
     crew.stop();
@@ -178,13 +193,6 @@ LoadResult load_selection(const Reader::State& state, const Selection& selection
   }
   if (options.verify) check_checksums(state, collector, expected, loaded);
 
-  result.tensors.reserve(selection.count);
-  for (std::size_t i = 0; i < landed.size(); ++i) {
-    for (std::size_t k = 0; k < selection.files[i].tensors.size(); ++k) {
-      result.tensors.push_back(
-          make_tensor(*selection.files[i].tensors[k], landed[i].placement.tensors[k], landed[i].arena));
-    }
-  }
   result.stats.bytes = selection.nbytes;
   describe_landing(plan, result.stats);
   result.stats.seconds = watch.seconds();

@@ -48,6 +48,7 @@ MapChoice choose_mapping(const Selection& selection, const LoadOptions& options)
 
 // `reason` goes to the statistics.
 LoadResult map_selection(const Selection& selection, const LoadOptions& options, std::string reason);
+// Without views, LoadOptions::placed is called while bytes are on the way.
 LoadResult load_selection(const Reader::State& state, const Selection& selection, const LoadOptions& options);
 
 // One file's tensors with memory to land in.

@@ -44,6 +44,7 @@ LoadResult Reader::load(const LoadOptions& options) const {
   LoadResult result = mapping.map ? map_selection(selection, options, std::move(mapping.reason))
                                   : load_selection(*state_, selection, options);
   add_views(*state_, selection, options, result);
+  if (options.placed && (mapping.map || !selection.views.empty())) options.placed(result.tensors);
   return result;
 }
 

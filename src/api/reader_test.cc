@@ -8,6 +8,7 @@
 
 #include <cstring>
 #include <fstream>
+#include <stdexcept>
 
 #include "base/bytes.h"
 #include "penstock/error.h"
@@ -349,6 +350,36 @@ TEST_F(ReaderTest, a_cancelled_load_leaves_nothing) {
   options.pool = MemoryPool::create({.max_kept_bytes = 0});
   options.progress = [](const Progress&) { return false; };
   EXPECT_EQ(error_of([&] { Reader(path_).load(options); }).kind(), ErrorKind::kCancelled);
+  EXPECT_EQ(options.pool->used_bytes(), 0u);
+  EXPECT_EQ(testing::open_descriptors(), before);
+}
+
+TEST_F(ReaderTest, tensors_are_placed_before_they_are_returned) {
+  for (const CachePolicy cache : {CachePolicy::kDirect, CachePolicy::kBuffered, CachePolicy::kMap}) {
+    std::vector<std::pair<std::string, const std::byte*>> placed;
+    LoadOptions options;
+    options.cache = cache;
+    options.placed = [&](std::span<const Tensor> tensors) {
+      EXPECT_TRUE(placed.empty());
+      for (const Tensor& tensor : tensors) placed.emplace_back(tensor.name, tensor.bytes.data());
+    };
+    const LoadResult result = Reader(path_).load(options);
+    model_.expect_equal(result.tensors);
+    ASSERT_EQ(placed.size(), result.tensors.size());
+    for (std::size_t i = 0; i < placed.size(); ++i) {
+      EXPECT_EQ(placed[i].first, result.tensors[i].name);
+      EXPECT_EQ(placed[i].second, result.tensors[i].bytes.data());
+    }
+  }
+}
+
+TEST_F(ReaderTest, what_fails_when_tensors_are_placed_ends_the_load) {
+  const std::size_t before = testing::open_descriptors();
+  LoadOptions options;
+  options.cache = CachePolicy::kDirect;
+  options.pool = MemoryPool::create({.max_kept_bytes = 0});
+  options.placed = [](std::span<const Tensor>) { throw std::runtime_error("no room for a graph"); };
+  EXPECT_THROW(Reader(path_).load(options), std::runtime_error);
   EXPECT_EQ(options.pool->used_bytes(), 0u);
   EXPECT_EQ(testing::open_descriptors(), before);
 }

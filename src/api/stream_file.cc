@@ -9,6 +9,7 @@
 #include "api/stream_file_state.h"
 #include "base/bytes.h"
 #include "base/error.h"
+#include "io/closing.h"
 
 namespace penstock {
 namespace {
@@ -144,10 +145,11 @@ void StreamFile::State::begin_writing() {
 
 // Direct writes into space that is there already need not wait for each other.
 void StreamFile::State::reserve_ahead(std::uint64_t end) {
-  if (!route_->direct || !may_reserve_ahead_ || end <= reserved_) return;
+  if (!may_reserve_ahead_ || end <= reserved_) return;
   const std::uint64_t step = std::clamp(reserved_, kFirstReservation, kLargestReservation);
   const std::uint64_t target = align_up(end + step, route_->alignment);
-  may_reserve_ahead_ = target <= file_size_limit() && can_spare(file_->fd(), step);
+  if (!can_spare(file_->fd(), step)) wait_for_closing();  // what earlier saves replaced may be on its way out
+  may_reserve_ahead_ = route_->direct && target <= file_size_limit() && can_spare(file_->fd(), step);
   if (!may_reserve_ahead_) return;
   try {
     file_->reserve(target);

@@ -203,6 +203,19 @@ TEST(TorchTest, views_load_row_major_whichever_way_they_come) {
   }
 }
 
+TEST(TorchTest, views_are_among_the_tensors_that_are_placed) {
+  std::vector<std::string> placed;
+  LoadOptions options;
+  options.cache = CachePolicy::kDirect;
+  options.placed = [&](std::span<const Tensor> tensors) {
+    for (const Tensor& tensor : tensors) placed.push_back(tensor.name);
+  };
+  const LoadResult result = Reader(kGolden / "tree.pt").load(options);
+  std::vector<std::string> names;
+  for (const Tensor& tensor : result.tensors) names.push_back(tensor.name);
+  EXPECT_EQ(placed, names);
+}
+
 TEST(TorchTest, views_are_converted_to_other_types_and_formats) {
   const TempDir directory;
   LoadOptions halves;

@@ -242,9 +242,14 @@ void NewFile::reserve(std::uint64_t nbytes) {
 
 void NewFile::write(std::uint64_t offset, const void* data, std::size_t nbytes) {
   const auto* next = static_cast<const std::byte*>(data);
+  bool waited = false;  // for what earlier saves replaced
   while (nbytes > 0) {
     const ssize_t count = ::pwrite(fd(), next, nbytes, static_cast<off_t>(offset));
     if (count < 0 && (errno == EINTR || errno == EAGAIN)) continue;
+    if (count < 0 && errno_kind(errno) == ErrorKind::kNoSpace && !std::exchange(waited, true)) {
+      wait_for_closing();
+      continue;
+    }
     if (count <= 0) {
       throw_errno(target_, fmt::format("write of {} bytes at offset {} failed", nbytes, offset),
                   count < 0 ? errno : EIO);

@@ -1,10 +1,17 @@
 #include "io/new_file.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <chrono>
+#include <csignal>
+
+#include "base/later.h"
 #include "penstock/error.h"
+#include "testing/errors.h"
 #include "testing/files.h"
 
 namespace penstock {
@@ -124,6 +131,45 @@ TEST(NewFileTest, more_than_the_filesystem_has_is_refused_up_front) {
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::kNoSpace);
     EXPECT_NE(std::string(error.what()).find("needs 1125899906842624 bytes"), std::string::npos);
+  }
+}
+
+// A limit on the size of files stands in for a full disk, and its end for a large file that is freed meanwhile.
+class SizeLimit {
+ public:
+  explicit SizeLimit(rlim_t nbytes) : old_action_(std::signal(SIGXFSZ, SIG_IGN)) {
+    ::getrlimit(RLIMIT_FSIZE, &old_);
+    const rlimit limit{nbytes, old_.rlim_max};
+    ::setrlimit(RLIMIT_FSIZE, &limit);
+  }
+  SizeLimit(const SizeLimit&) = delete;
+  SizeLimit& operator=(const SizeLimit&) = delete;
+  ~SizeLimit() {
+    lift();
+    std::signal(SIGXFSZ, old_action_);
+  }
+  void lift() { ::setrlimit(RLIMIT_FSIZE, &old_); }
+
+ private:
+  void (*old_action_)(int);
+  rlimit old_{};
+};
+
+TEST(NewFileTest, a_full_disk_is_asked_again_once_what_was_replaced_is_freed) {
+  const TempDir directory;
+  constexpr std::chrono::milliseconds kSoon{50};
+  const auto fill = {+[](NewFile& file) { file.reserve(8); }, +[](NewFile& file) { file.write(0, "12345678", 8); }};
+  for (const auto& step : fill) {
+    NewFile file = NewFile::create(directory / "file");
+    SizeLimit limit(4);
+    do_later(Chore::kClosing, Clock::now() + kSoon, [&] { limit.lift(); });
+    step(file);
+    EXPECT_EQ(std::filesystem::file_size(fmt::format("/proc/self/fd/{}", file.fd())), 8u);
+  }
+  for (const auto& step : fill) {
+    NewFile file = NewFile::create(directory / "file");
+    const SizeLimit limit(4);
+    EXPECT_EQ(testing::error_of([&] { step(file); }).kind(), ErrorKind::kNoSpace);
   }
 }
 

@@ -64,7 +64,7 @@ ReadTask plan_file(const FileWants& wants, const ReadPolicy& policy, std::uint64
 }
 
 void wait_with_progress(Batch& batch, const ProgressFunction& progress, std::uint64_t bytes_total,
-                        const Stopwatch& watch) {
+                        const Stopwatch& watch, const std::function<void()>& meanwhile) {
   bool cancelled = false;
   const auto report = [&] {
     if (!progress || cancelled) return;
@@ -73,6 +73,7 @@ void wait_with_progress(Batch& batch, const ProgressFunction& progress, std::uin
     batch.abandon();
   };
   try {
+    if (meanwhile) meanwhile();
     while (!batch.wait_for(kProgressSeconds)) report();
     if (!cancelled) batch.rethrow();
     report();

@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -40,10 +41,10 @@ ReadTask plan_file(const FileWants& wants, const ReadPolicy& policy, std::uint64
 // "direct", "buffered" or "mixed" for so many bytes of each kind.
 const char* name_path(std::uint64_t direct, std::uint64_t buffered);
 
-// Waits for a batch while telling `progress`; throws Error(kCancelled) when that asks to stop, the batch's error when
-// it failed. Nothing of the batch is in flight any more when it returns or throws.
+// Calls `meanwhile`, then waits for a batch while telling `progress`; throws Error(kCancelled) when that asks to stop,
+// the batch's error when it failed. Nothing of the batch is in flight any more when it returns or throws.
 void wait_with_progress(Batch& batch, const ProgressFunction& progress, std::uint64_t bytes_total,
-                        const Stopwatch& watch);
+                        const Stopwatch& watch, const std::function<void()>& meanwhile = {});
 
 // Throws Error(kChanged) when a file is not what it was.
 void check_unchanged(std::span<const ReadTask> tasks);

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from penstock import _parallel, save_parallel
+from remote_tensors import HOST, Remote
 
 TIMEOUT_SECONDS = 15
 FORMATS = {"safetensors": "safetensors", "flashpack": "flashpack", "torch": "pt", "torch-legacy": "legacy.pt"}
@@ -60,6 +61,16 @@ def save_by_machine(rank: int, world: int, directory: Path) -> None:
         save_parallel(make_state(), path, partition=partition, shared="duplicate", timeout=TIMEOUT_SECONDS)
 
 
+def save_from_devices(rank: int, world: int, directory: Path) -> None:
+    """Every rank copies what it writes from its device, and no more."""
+    state = make_state()
+    for name in ("safetensors", "flashpack"):
+        remote = {key: Remote(tensor) for key, tensor in state.items()}
+        HOST.nbytes = 0
+        save_parallel(remote, directory / f"remote.{name}", format=name, shared="duplicate", timeout=TIMEOUT_SECONDS)
+        print(HOST.nbytes, file=(directory / f"copied-{rank}").open("a"))
+
+
 def other_tensors(rank: int, world: int, directory: Path) -> None:
     state = make_state()
     if rank == world - 1:
@@ -104,6 +115,7 @@ SCENARIOS: dict[str, Callable[[int, int, Path], None]] = {
         save_all,
         save_with_checksums,
         save_by_machine,
+        save_from_devices,
         other_tensors,
         bad_state,
         fails_while_writing,

@@ -11,6 +11,7 @@ from typing import Any
 
 import helpers
 import penstock
+import penstock.fastpersist
 import pytest
 import safetensors.torch
 import torch
@@ -279,12 +280,18 @@ def test_a_full_disk_is_an_error_and_leaves_nothing(small_disk: Path, asynchrono
     assert path.read_bytes() == before
 
 
-def test_what_was_just_replaced_counts_as_free(tmp_path: Path) -> None:
+def save_as_a_stream(tensors: dict[str, torch.Tensor], path: Path) -> None:
+    with penstock.fastpersist.FastFileWriter(path) as writer:
+        torch.save(tensors, writer)
+
+
+@pytest.mark.parametrize("save", [penstock.save, save_as_a_stream])
+def test_what_was_just_replaced_counts_as_free(tmp_path: Path, save: Callable[..., object]) -> None:
     """Two files fit: the third save needs what the second replaced, which a thread may still be freeing."""
     tensors = {"x": torch.ones(160 * 2**18)}
     with helpers.mounted_disk(tmp_path / "disk", "350m") as folder:
         for _ in range(8):
-            penstock.save(tensors, folder / "x.safetensors")
+            save(tensors, folder / "x.safetensors")
         assert os.listdir(folder) == ["x.safetensors"]
 
 

@@ -14,10 +14,13 @@ from penstock import _core, _torch
 from penstock._options import load_options
 
 
+def memories_of(path: Path, **options: Any) -> Any:
+    return _core.Reader([str(path)]).load(None, load_options(**options), None, lambda memories, rows: memories)[0]
+
+
 def load_memory(path: Path, nbytes: int = 4096) -> Any:
     penstock.save({"x": torch.arange(nbytes, dtype=torch.int64).to(torch.uint8)}, path)
-    memories, _, _ = _core.Reader([str(path)]).load(None, load_options(), None)
-    return memories[0]
+    return memories_of(path)[0]
 
 
 @pytest.fixture
@@ -76,7 +79,7 @@ def test_a_capsule_that_nobody_takes_keeps_nothing(tmp_path: Path) -> None:
     pool = penstock.MemoryPool()
     path = tmp_path / "x.safetensors"
     penstock.save({"x": torch.arange(10**6)}, path)
-    memories, _, _ = _core.Reader([str(path)]).load(None, load_options(cache="direct", pool=pool), None)
+    memories = memories_of(path, cache="direct", pool=pool)
     capsule = memories[0].capsule("I64", (10**6,), 0)
     del memories
     assert pool.used_bytes > 0

@@ -16,6 +16,7 @@ import penstock
 import penstock.measure
 import pytest
 import torch
+from penstock import _torch
 
 MIB = 2**20
 # What each policy may do with a file that is not in the page cache; not every filesystem takes direct reads.
@@ -196,6 +197,42 @@ def test_what_a_progress_callable_raises_arrives(big: tuple[Path, dict[str, torc
     for load in (penstock.load, lambda *a, **k: list(penstock.stream(*a, **k))):
         with pytest.raises(ZeroDivisionError, match="mine"):
             load(big[0], cache="direct", progress=fail)
+
+
+@pytest.mark.parametrize("cache", ["direct", "buffered", "mmap"])
+def test_tensors_are_made_while_bytes_are_on_their_way(
+    big: tuple[Path, dict[str, torch.Tensor]], cache: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, tensors = big
+    events: list[object] = []
+    build = _torch.build
+
+    def build_and_tell(memories: Any, rows: Any) -> dict[str, Any]:
+        events.append("built")
+        return build(memories, rows)
+
+    monkeypatch.setattr(_torch, "build", build_and_tell)
+    loaded = penstock.load(path, cache=cache, progress=lambda done, total: events.append(done))
+    assert events.count("built") == 1
+    assert (events[0] == "built") == (cache != "mmap")
+    assert all(torch.equal(loaded[name], tensor) for name, tensor in tensors.items())
+
+
+@pytest.mark.parametrize("cache", ["direct", "buffered", "mmap"])
+@pytest.mark.parametrize("problem", [ZeroDivisionError, KeyboardInterrupt])
+def test_what_the_making_of_tensors_raises_ends_the_load(
+    big: tuple[Path, dict[str, torch.Tensor]],
+    cache: str,
+    problem: type[BaseException],
+    monkeypatch: pytest.MonkeyPatch,
+    no_leaks: None,
+) -> None:
+    def fail(memories: Any, rows: Any) -> None:
+        raise problem
+
+    monkeypatch.setattr(_torch, "build", fail)
+    with pytest.raises(problem):
+        penstock.load(big[0], cache=cache)
 
 
 def test_progress_is_a_line_where_there_is_no_terminal(path: Path, capsys: pytest.CaptureFixture[str]) -> None:

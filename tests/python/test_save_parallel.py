@@ -90,6 +90,20 @@ def test_one_machine_can_write_with_fewer_ranks(launch: Launch, partition: str) 
     assert all(torch.equal(loaded[name], tensor) for name, tensor in parallel_rank.make_state().items())
 
 
+@pytest.mark.parametrize("name", ["safetensors", "flashpack"])
+def test_what_is_on_devices_is_copied_by_those_who_write_it(launch: Launch, name: str) -> None:
+    assert launch.said("save_from_devices") == [""] * launch.world
+    saved = launch.directory / f"saved.{parallel_rank.FORMATS[name]}"
+    assert (launch.directory / f"remote.{name}").read_bytes() == saved.read_bytes()
+    whole = sum(tensor.nbytes for tensor in parallel_rank.make_state().values())
+    copied = [
+        [int(line) for line in (launch.directory / f"copied-{rank}").read_text().splitlines()]
+        for rank in range(launch.world)
+    ]
+    assert all(max(counts) < whole for counts in copied)
+    assert [sum(counts) for counts in zip(*copied, strict=True)] == [whole, whole]
+
+
 def test_a_rank_with_other_tensors_fails_all(launch: Launch) -> None:
     for said in launch.said("other_tensors"):
         assert said is not None

@@ -224,6 +224,15 @@ def test_a_warm_file_is_read_once_for_all_who_load_it(setting: runner.Setting, m
     assert len(read) == 5
 
 
+def test_loads_start_long_after_the_last_process_let_go_of_its_memory(setting: runner.Setting) -> None:
+    by_role = {(case.race.key, case.role): case for case in cases.all_cases()}
+    setting.idle_seconds, setting.last_end = 0.5, 100.0
+    rests = {key: runner.rest_before(case, setting, 101.0) for key, case in by_role.items()}
+    assert rests["cold", "ours"] == rests["cold", "peer"] == runner.MEMORY_REST_SECONDS - 1.0
+    assert rests["cold", "ceiling"] == rests["save", "ours"] == rests["open", "ours"] == 0.5
+    assert runner.rest_before(by_role["cold", "peer"], setting, 200.0) == 0.5
+
+
 @pytest.mark.parametrize("size", [4096, 1 << 20, (1 << 30) + 5])
 def test_half_of_a_file_is_every_other_stretch(size: int) -> None:
     stretches = machine.resident_stretches(size)

@@ -43,8 +43,8 @@ class OpenFile:
     def load(self, names: list[str] | None) -> dict[str, torch.Tensor]:
         """These tensors, or all, on the device."""
         if self._device.type == "cpu":
-            memories, rows, _ = self._reader.load(names, load_options(), None)
-            return _torch.build(memories, rows)
+            tensors: dict[str, torch.Tensor] = self._reader.load(names, load_options(), None, _torch.build)[0]
+            return tensors
         with closing(self._reader.stream(names, load_options())) as stream:
             return _moved(stream, self._device)
 

@@ -108,8 +108,7 @@ def read_flashpack_file(
 
 
 def _read_blocks(reader: Reader) -> list[torch.Tensor]:
-    memories, rows, _ = reader.core.load(None, load_options(), None)
-    tensors = build(memories, rows)
+    tensors, _ = reader.core.load(None, load_options(), None, build)
     return [tensors[str(number)] for number in range(len(reader))]
 
 

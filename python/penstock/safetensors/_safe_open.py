@@ -54,8 +54,8 @@ class safe_open:  # noqa: N801
 
     def get_tensors(self) -> dict[str, Any]:
         """Every tensor."""
-        memories, rows, _ = self._reader.core.load(None, self._reader.options(), None)
-        return {name: self._place(tensor) for name, tensor in self._framework.build(memories, rows).items()}
+        tensors, _ = self._reader.core.load(None, self._reader.options(), None, self._framework.build)
+        return {name: self._place(tensor) for name, tensor in tensors.items()}
 
     def get_slice(self, name: str) -> PySafeSlice:
         """One tensor that is read when it is indexed."""
