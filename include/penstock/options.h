@@ -41,9 +41,8 @@ struct IoOptions {
 };
 
 // Which bytes come from where.
-//   kAuto      what the page cache holds is mapped (when all of it is there, on a local filesystem) or copied; the rest
-//   is
-//              read directly and leaves no page cache behind
+//   kAuto      where the page cache holds at least half, on a local filesystem, the rest is read into it and all is
+//              mapped; else what it holds is copied, and the rest is read directly and leaves no page cache behind
 //   kDirect    everything is read past the page cache
 //   kBuffered  everything is read through the page cache
 //   kMap       the file is mapped privately; bytes are read when they are touched

@@ -86,7 +86,7 @@ void forecast_mapping(const Selection& selection, std::uint64_t bytes_misaligned
   forecast.stats.landing = "mapped";
   forecast.stats.backend = "inline";
   forecast.stats.reason = forecast.mapping;
-  forecast.backend_reason = "a mapping needs no reads";
+  forecast.backend_reason = "a mapping has no requests of its own";
 }
 
 void forecast_reads(const Selection& selection, const std::vector<FileWants>& wants, bool hot,

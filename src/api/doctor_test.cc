@@ -45,12 +45,6 @@ void save_misaligned(const std::filesystem::path& path) {
                              testing::random_bytes(11));
 }
 
-void fill_page_cache(const std::filesystem::path& path, std::uint64_t nbytes) {
-  std::ifstream file(path, std::ios::binary);
-  std::vector<char> buffer(nbytes);
-  file.read(buffer.data(), static_cast<std::streamsize>(buffer.size()));
-}
-
 std::vector<std::string> topics_of(const Diagnosis& diagnosis) {
   std::vector<std::string> topics;
   for (const Advice& advice : advise(diagnosis)) topics.push_back(advice.topic);
@@ -112,7 +106,7 @@ TEST_F(DoctorTest, what_it_says_of_a_cold_file_is_what_a_load_does) {
 
 TEST_F(DoctorTest, what_it_says_of_a_resident_file_is_what_a_load_does) {
   save_model(path_);
-  fill_page_cache(path_, std::filesystem::file_size(path_));
+  testing::fill_page_cache(path_, 0, std::filesystem::file_size(path_));
   const Diagnosis diagnosis = expect_truth(path_);
   EXPECT_EQ(diagnosis.now.stats.path, "mapped");
   EXPECT_EQ(diagnosis.files.front().resident_bytes, diagnosis.files.front().span);
@@ -122,13 +116,22 @@ TEST_F(DoctorTest, what_it_says_of_a_resident_file_is_what_a_load_does) {
   EXPECT_EQ(diagnosis.cold->mapping, "the page cache holds nothing");
 }
 
-TEST_F(DoctorTest, what_it_says_of_a_half_resident_file_is_what_a_load_does) {
+TEST_F(DoctorTest, what_it_says_of_a_partly_resident_file_is_what_a_load_does) {
   save_model(path_);
   drop_page_cache(path_);
-  fill_page_cache(path_, 2 * kTensorSize);
+  testing::fill_page_cache(path_, 0, kTensorSize);
   const Diagnosis diagnosis = expect_truth(path_);
   EXPECT_EQ(diagnosis.now.stats.path, "mixed");
-  EXPECT_EQ(diagnosis.now.mapping, "the page cache doesn't hold everything");
+  EXPECT_EQ(diagnosis.now.mapping, "the page cache holds less than half of it");
+}
+
+TEST_F(DoctorTest, what_it_says_of_a_mostly_resident_file_is_what_a_load_does) {
+  save_model(path_);
+  drop_page_cache(path_);
+  testing::fill_page_cache(path_, 0, 3 * kTensorSize);
+  const Diagnosis diagnosis = expect_truth(path_);
+  EXPECT_EQ(diagnosis.now.stats.path, "mapped");
+  EXPECT_THAT(diagnosis.now.mapping, HasSubstr("% of it: the rest is read into it, and nothing is copied"));
 }
 
 TEST_F(DoctorTest, what_it_says_of_every_policy_and_landing_is_what_a_load_does) {

@@ -12,9 +12,17 @@
 namespace penstock {
 namespace {
 
-// A private mapping of part of a file; `skew` is where the first byte asked for is in it.
+// Pages are looked for, and asked for ahead of their use, so many bytes at a time.
+constexpr std::uint64_t kChunk = 8 * kMiB;
+constexpr std::size_t kChunksAhead = 16;
+constexpr std::uint64_t kSmallGap = 64 * kKiB;
+
+constexpr double kProgressSeconds = 0.03;
+
+// A private mapping of part of a file from `offset` on; `skew` is where the first byte asked for is in it.
 struct MappedRange {
   Mapping mapping;
+  std::uint64_t offset = 0;
   std::uint64_t skew = 0;
 };
 
@@ -22,6 +30,7 @@ std::shared_ptr<MappedRange> map_range(const File& file, ByteRange range) {
   const std::uint64_t begin = align_down(range.begin, page_size());
   const std::uint64_t length = range.end - begin;
   auto mapped = std::make_shared<MappedRange>();
+  mapped->offset = begin;
   mapped->skew = range.begin - begin;
   if (range.size() == 0) return mapped;
   void* data = ::mmap(nullptr, length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, file.fd(),
@@ -36,20 +45,73 @@ bool is_misaligned(const TensorInfo* tensor) {
   return tensor->nbytes > 0 && !is_aligned(tensor->offset, dtype_alignment(tensor->dtype));
 }
 
-// The kernel may have taken a page here and there; those are read again before the mapping is handed out.
-bool is_mostly_resident(const File& file, ByteRange range) {
-  const std::uint64_t resident = file.resident_bytes(range);
-  return resident == range.size() || resident >= range.size() - range.size() / 10;
+// The stretches of a file that hold what is wanted; small gaps are part of them.
+std::vector<ByteRange> stretches_of(const FileSelection& selected) {
+  std::vector<ByteRange> stretches;
+  for (const TensorInfo* tensor : selected.tensors) {
+    const ByteRange range{tensor->offset, tensor->offset + tensor->nbytes};
+    if (stretches.empty() || range.begin > stretches.back().end + kSmallGap) {
+      stretches.push_back(range);
+    } else {
+      stretches.back().end = std::max(stretches.back().end, range.end);
+    }
+  }
+  return stretches;
 }
 
-// Brings in what the page cache lacks, where a failed read is an error and not yet a signal.
-void complete(const File& file, const Mapping& mapping) {
+// What the page cache holds of all that is wanted.
+struct Residency {
+  std::uint64_t resident = 0;
+  std::uint64_t size = 0;
+
+  // A mapping takes no memory but for what is missing, and that is not cleared first; a copy takes all of it.
+  bool worth_completing() const { return resident >= size - size / 2; }
+};
+
+Residency residency_of(const Selection& selection) {
+  Residency found;
+  for (const FileSelection& selected : selection.files) {
+    for (const ByteRange& stretch : stretches_of(selected)) {
+      found.resident += selected.file->resident_bytes(stretch);
+      found.size += stretch.size();
+    }
+  }
+  return found;
+}
+
+// Each starts with a page.
+std::vector<ByteRange> find_missing(const FileSelection& selected) {
+  std::vector<ByteRange> missing;
+  for (const ByteRange& stretch : stretches_of(selected)) {
+    for (std::uint64_t begin = align_down(stretch.begin, page_size()); begin < stretch.end; begin += kChunk) {
+      const ByteRange chunk{begin, std::min(begin + kChunk, stretch.end)};
+      if (selected.file->resident_bytes(chunk) < chunk.size()) missing.push_back(chunk);
+    }
+  }
+  return missing;
+}
+
+void populate(const File& file, std::byte* data, std::uint64_t nbytes) {
   int result = 0;
   do {
-    result = ::madvise(mapping.data(), mapping.size(), MADV_POPULATE_READ);
+    result = ::madvise(data, nbytes, MADV_POPULATE_READ);
   } while (result != 0 && errno == EINTR);
   // Kernels before 5.14 can't be asked; there the pages come when they are touched.
   if (result != 0 && errno != EINVAL) throw_errno(file.path(), "cannot read into the page cache", errno);
+}
+
+// Brings in what the page cache lacks, where a failed read is an error and not yet a signal. `report` is told how much
+// of the file that is.
+void complete(const FileSelection& selected, const MappedRange& mapped,
+              const std::function<void(std::uint64_t)>& report) {
+  const File& file = *selected.file;
+  const std::vector<ByteRange> missing = find_missing(selected);
+  std::size_t asked = 0;
+  for (std::size_t i = 0; i < missing.size(); ++i) {
+    for (; asked < missing.size() && asked < i + kChunksAhead; ++asked) file.prefetch(missing[asked]);
+    populate(file, mapped.mapping.data() + (missing[i].begin - mapped.offset), missing[i].size());
+    report(missing[i].size());
+  }
 }
 
 // Gives the misaligned tensors of a mapped file memory where they are aligned, all of them together.
@@ -86,30 +148,41 @@ MapChoice choose_mapping(const Selection& selection, const LoadOptions& options)
   if (options.dtype || options.verify) return {false, "what is converted or verified has to be read"};
   if (decide_landing(options.landing) != Landing::kAuto) return {false, "a way to land was asked for"};
   if (selection.nbytes == 0) return {false, "there is nothing to map"};
+  const Residency cache = residency_of(selection);
+  if (!cache.worth_completing()) return {false, "the page cache holds less than half of it"};
   for (const FileSelection& selected : selection.files) {
-    const File& file = *selected.file;
-    const ByteRange hull = selected.hull();
     // Tensors that would have to be moved anyway are better read together.
     if (std::any_of(selected.tensors.begin(), selected.tensors.end(), is_misaligned)) {
       return {false, "some tensors are misaligned in the file and have to be moved"};
     }
-    if (!is_mostly_resident(file, hull)) return {false, "the page cache doesn't hold everything"};
-    if (!file.on_local_filesystem()) return {false, "the filesystem is not known to be local"};
+    if (!selected.file->on_local_filesystem()) return {false, "the filesystem is not known to be local"};
   }
-  return {true, "the page cache holds everything, so it is mapped and not copied"};
+  if (cache.resident == cache.size) return {true, "the page cache holds everything, so it is mapped and not copied"};
+  return {true, fmt::format("the page cache holds {}% of it: the rest is read into it, and nothing is copied",
+                            100 * cache.resident / cache.size)};
 }
 
 LoadResult map_selection(const Selection& selection, const LoadOptions& options, std::string reason) {
   const Stopwatch watch;
   LoadResult result;
   result.tensors.reserve(selection.count);
+  const auto report = [&](std::uint64_t bytes_done) {
+    const Progress now{bytes_done, selection.nbytes, watch.seconds()};
+    if (options.progress && !options.progress(now)) throw Error(ErrorKind::kCancelled, "cancelled");
+  };
+  std::uint64_t bytes_read = 0;
+  double last_report = 0;
+  const auto count = [&](std::uint64_t bytes) {
+    bytes_read += bytes;
+    if (watch.seconds() - last_report < kProgressSeconds) return;
+    last_report = watch.seconds();
+    report(std::min(bytes_read, selection.nbytes));
+  };
   for (const FileSelection& selected : selection.files) {
     selected.file->check_unchanged();
     const ByteRange hull = selected.hull();
     const auto mapped = map_range(*selected.file, hull);
-    if (options.cache == CachePolicy::kAuto && selected.file->resident_bytes(hull) < hull.size()) {
-      complete(*selected.file, mapped->mapping);
-    }
+    if (options.cache == CachePolicy::kAuto) complete(selected, *mapped, count);
     std::byte* base = mapped->mapping.data();
     for (const TensorInfo* tensor : selected.tensors) {
       const std::span<std::byte> bytes(base + (base != nullptr ? mapped->skew + (tensor->offset - hull.begin) : 0),
@@ -127,9 +200,7 @@ LoadResult map_selection(const Selection& selection, const LoadOptions& options,
   result.stats.backend = "inline";
   result.stats.reason = std::move(reason);
   result.stats.seconds = watch.seconds();
-  if (options.progress && !options.progress({selection.nbytes, selection.nbytes, result.stats.seconds})) {
-    throw Error(ErrorKind::kCancelled, "cancelled");
-  }
+  report(selection.nbytes);
   return result;
 }
 

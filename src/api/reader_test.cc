@@ -126,16 +126,12 @@ TEST_F(ReaderTest, a_file_of_which_little_is_missing_is_completed_and_mapped) {
   testing::read_file(path_);
 }
 
-TEST_F(ReaderTest, a_half_resident_file_is_read_both_ways) {
+TEST_F(ReaderTest, a_file_of_which_less_than_half_is_there_is_read_both_ways) {
   drop_page_cache(path_);
   const Reader reader(path_);
   if (reader.resident_bytes() > 64 * kKiB)
     GTEST_SKIP() << "the filesystem of " << directory_.path() << " keeps its pages";
-  {
-    std::ifstream file(path_, std::ios::binary);
-    std::vector<char> first(3 * kMiB);
-    file.read(first.data(), static_cast<std::streamsize>(first.size()));
-  }
+  testing::fill_page_cache(path_, 0, 3 * kMiB);
   const LoadResult result = reader.load();
   model_.expect_equal(result.tensors);
   EXPECT_EQ(result.stats.path, "mixed");

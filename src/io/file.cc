@@ -63,6 +63,10 @@ void File::set_read_ahead(bool on) const noexcept {
   ::posix_fadvise(fd(), 0, 0, on ? POSIX_FADV_NORMAL : POSIX_FADV_RANDOM);
 }
 
+void File::prefetch(ByteRange range) const noexcept {
+  ::posix_fadvise(fd(), static_cast<off_t>(range.begin), static_cast<off_t>(range.size()), POSIX_FADV_WILLNEED);
+}
+
 void File::read(std::uint64_t offset, void* data, std::size_t nbytes) const {
   auto* next = static_cast<std::byte*>(data);
   while (nbytes > 0) {

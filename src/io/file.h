@@ -49,6 +49,9 @@ class File {
   // through the page cache turn it on.
   void set_read_ahead(bool on) const noexcept;
 
+  // Starts to read the range into the page cache, and does not wait for it.
+  void prefetch(ByteRange range) const noexcept;
+
   // A second descriptor of the same file with O_DIRECT, and what it demands; an empty descriptor where the filesystem
   // refuses direct I/O. Opened when it is first asked for, and kept.
   struct Direct {

@@ -1,6 +1,8 @@
 #include "testing/files.h"
 
+#include <fcntl.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <fstream>
@@ -8,6 +10,8 @@
 #include <iterator>
 #include <random>
 #include <stdexcept>
+
+#include "base/unique_fd.h"
 
 namespace penstock::testing {
 
@@ -91,6 +95,14 @@ std::vector<NamedFactory> all_backends() {
   backends.push_back({"threads", make_threads_engine});
   backends.push_back({"inline", [](unsigned) { return make_inline_engine(); }});
   return backends;
+}
+
+void fill_page_cache(const std::filesystem::path& path, std::uint64_t offset, std::uint64_t nbytes) {
+  const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  ::posix_fadvise(fd.get(), 0, 0, POSIX_FADV_RANDOM);  // nothing ahead
+  std::vector<std::byte> bytes(nbytes);
+  if (::pread(fd.get(), bytes.data(), nbytes, static_cast<off_t>(offset)) != static_cast<ssize_t>(nbytes))
+    throw std::runtime_error("cannot read " + path.string());
 }
 
 }  // namespace penstock::testing

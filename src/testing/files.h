@@ -58,4 +58,7 @@ inline void PrintTo(const NamedFactory& factory, std::ostream* out) {
   *out << factory.name;
 }
 
+// Has the page cache hold this part of a file, and what shares a page with it, but no more.
+void fill_page_cache(const std::filesystem::path& path, std::uint64_t offset, std::uint64_t nbytes);
+
 }  // namespace penstock::testing

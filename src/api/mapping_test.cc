@@ -1,0 +1,138 @@
+// Loads of files that the page cache holds in part: what is missing is read into it, and nothing is copied.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include "base/bytes.h"
+#include "penstock/measure.h"
+#include "penstock/reader.h"
+#include "penstock/writer.h"
+#include "testing/errors.h"
+#include "testing/files.h"
+
+namespace penstock {
+namespace {
+
+using testing::TempDir;
+
+constexpr std::uint64_t kTensorSize = 10 * kMiB;
+
+class MappingTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    save({});
+    if (Reader(path_).resident_bytes() > kMiB)
+      GTEST_SKIP() << "the filesystem of " << directory_.path() << " keeps its pages";
+  }
+
+  // Four tensors, one after the other, none of them in the page cache.
+  void save(SaveOptions options) {
+    Writer writer(path_, std::move(options));
+    for (std::size_t i = 0; i < contents_.size(); ++i) {
+      writer.add("t" + std::to_string(i), DType::kU8, {kTensorSize}, contents_[i].data());
+    }
+    writer.commit();
+    const Reader reader(checkpoint());
+    for (const FileInfo& file : reader.files()) drop_page_cache(file.path);
+  }
+
+  std::filesystem::path checkpoint() const {
+    return std::filesystem::exists(path_) ? path_ : std::filesystem::path(path_.native() + ".index.json");
+  }
+
+  static void cache(const Reader& reader, const std::string& name, std::uint64_t nbytes = kTensorSize) {
+    const TensorInfo& info = *reader.find(name);
+    testing::fill_page_cache(reader.files()[info.file].path, info.offset, nbytes);
+  }
+
+  void expect_equal(const LoadResult& result) const {
+    for (const Tensor& tensor : result.tensors) {
+      const auto& expected = contents_[static_cast<std::size_t>(tensor.name[1] - '0')];
+      EXPECT_TRUE(std::equal(expected.begin(), expected.end(), tensor.bytes.begin(), tensor.bytes.end()));
+    }
+  }
+
+  const TempDir directory_;
+  const std::filesystem::path path_ = directory_ / "m.safetensors";
+  const std::vector<std::vector<std::byte>> contents_ = {
+      testing::random_bytes(kTensorSize, 1), testing::random_bytes(kTensorSize, 2),
+      testing::random_bytes(kTensorSize, 3), testing::random_bytes(kTensorSize, 4)};
+};
+
+TEST_F(MappingTest, a_file_of_which_half_is_there_is_completed_and_mapped) {
+  const Reader reader(path_);
+  cache(reader, "t1");
+  cache(reader, "t3");
+  const LoadResult result = reader.load();
+  EXPECT_EQ(result.stats.path, "mapped");
+  EXPECT_EQ(result.stats.bytes_mapped, 4 * kTensorSize);
+  EXPECT_EQ(result.stats.reason, "the page cache holds 50% of it: the rest is read into it, and nothing is copied");
+  EXPECT_EQ(reader.resident_bytes(), 4 * kTensorSize);
+  ASSERT_EQ(result.tensors.size(), 4u);
+  expect_equal(result);
+}
+
+TEST_F(MappingTest, a_file_of_which_less_is_there_is_read_past_the_page_cache) {
+  const Reader reader(path_);
+  cache(reader, "t1");
+  const LoadResult result = reader.load();
+  EXPECT_NE(result.stats.path, "mapped");
+  EXPECT_LE(reader.resident_bytes(), kTensorSize + kMiB);
+  expect_equal(result);
+}
+
+TEST_F(MappingTest, only_what_is_selected_is_completed) {
+  const Reader reader(path_);
+  cache(reader, "t0");
+  cache(reader, "t3", kTensorSize / 2);
+  LoadOptions options;
+  options.select = [](const TensorInfo& tensor) { return tensor.name == "t0" || tensor.name == "t3"; };
+  const LoadResult result = reader.load(options);
+  EXPECT_EQ(result.stats.path, "mapped");
+  EXPECT_LE(reader.resident_bytes(), 2 * kTensorSize + kMiB);
+  ASSERT_EQ(result.tensors.size(), 2u);
+  expect_equal(result);
+}
+
+TEST_F(MappingTest, shards_are_judged_together) {
+  SaveOptions options;
+  options.max_shard_size = kTensorSize;
+  std::filesystem::remove(path_);
+  save(std::move(options));
+  const Reader reader(checkpoint());
+  ASSERT_EQ(reader.files().size(), 4u);
+  cache(reader, "t0");
+  cache(reader, "t2");
+  const LoadResult result = reader.load();
+  EXPECT_EQ(result.stats.path, "mapped");
+  EXPECT_EQ(reader.resident_bytes(), 4 * kTensorSize);
+  expect_equal(result);
+}
+
+TEST_F(MappingTest, completing_can_be_watched_and_stopped) {
+  const Reader reader(path_);
+  cache(reader, "t0");
+  cache(reader, "t1");
+  std::uint64_t last = 0;
+  LoadOptions options;
+  options.progress = [&](const Progress& progress) {
+    EXPECT_GE(progress.bytes_done, last);
+    EXPECT_EQ(progress.bytes_total, 4 * kTensorSize);
+    last = progress.bytes_done;
+    return true;
+  };
+  reader.load(options);
+  EXPECT_EQ(last, 4 * kTensorSize);
+  options.progress = [](const Progress&) { return false; };
+  EXPECT_EQ(testing::error_of([&] { reader.load(options); }).kind(), ErrorKind::kCancelled);
+}
+
+TEST_F(MappingTest, a_file_that_shrinks_before_it_is_completed_is_an_error) {
+  const Reader reader(path_);
+  cache(reader, "t0");
+  cache(reader, "t1");
+  ASSERT_EQ(::truncate(path_.c_str(), static_cast<off_t>(3 * kTensorSize)), 0);
+  EXPECT_EQ(testing::error_of([&] { reader.load(); }).kind(), ErrorKind::kChanged);
+}
+
+}  // namespace
+}  // namespace penstock
