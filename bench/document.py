@@ -27,7 +27,7 @@ ABOUT = {
     "model": "Model",
     "rounds": "Rounds",
     "seed": "Seed of the order",
-    "idle_seconds": "Rest before each start, s",
+    "idle_seconds": "Rest before each start, s (loads: 3 from the last process's end)",
     "date": "Date",
     "minutes": "The whole run, minutes",
 }

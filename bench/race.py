@@ -75,7 +75,7 @@ def add_setting_arguments(parser: argparse.ArgumentParser) -> None:
         "--directory", type=Path, default=ROOT / "results" / "data", help="where the files are (default: %(default)s)"
     )
     parser.add_argument(
-        "--idle", type=float, default=1.0, metavar="SECONDS", help="rest before each start (default: 1)"
+        "--idle", type=float, default=1.0, metavar="SECONDS", help="least rest before each start (default: 1)"
     )
     parser.add_argument(
         "--drop",

@@ -1,4 +1,4 @@
-"""Runs measurements: a fresh process each, rounds interleaved in random order, the same idle time before every start."""
+"""Runs measurements: a fresh process each, rounds interleaved in random order, a rest before every start."""
 
 from __future__ import annotations
 
@@ -212,12 +212,12 @@ def measure(case: Case, setting: Setting, verify: bool) -> dict[str, Any]:
 
     try:
         result = execute(case, task, setting, before_start)
-        setting.last_end = time.monotonic()
         counters.append(machine.device_bytes(setting.directory))
         result["cache_growth_bytes"] = machine.resident_bytes(output if case.race.saves else file) - cached[0]
         if verify and case.race.saves and case.saves_checked:
             result["checksum"] = checksum_of_saved(case, output, setting)
     finally:
+        setting.last_end = time.monotonic()
         remove(output)
     if counters[0] and counters[1]:
         result["device_read_bytes"] = counters[1][0] - counters[0][0]

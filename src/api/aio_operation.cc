@@ -10,6 +10,7 @@
 #include "base/bytes.h"
 #include "base/error.h"
 #include "base/page.h"
+#include "io/closing.h"
 #include "io/file.h"
 
 namespace penstock {
@@ -163,8 +164,13 @@ void AioOperation::reserve() const {
   const std::uint64_t end = offset_ + memory_.nbytes;
   if (!direct_fd_ || end <= size_before_) return;
   const std::uint64_t begin = std::max(offset_, size_before_);
-  if (::fallocate(fd_.get(), 0, static_cast<off_t>(begin), static_cast<off_t>(end - begin)) == 0) return;
-  if (errno_kind(errno) != ErrorKind::kNoSpace) return;
+  const auto is_full = [&] {
+    const int result = ::fallocate(fd_.get(), 0, static_cast<off_t>(begin), static_cast<off_t>(end - begin));
+    return result != 0 && errno_kind(errno) == ErrorKind::kNoSpace;
+  };
+  if (!is_full()) return;
+  wait_for_closing();  // what earlier saves replaced may be on its way out
+  if (!is_full()) return;
   throw_errno(path_, fmt::format("cannot reserve {} bytes at offset {}", end - begin, begin), errno);
 }
 

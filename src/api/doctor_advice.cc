@@ -55,7 +55,7 @@ bool is_set(const Machine& machine, std::string_view variable) {
 void check_memory(const Diagnosis& diagnosis, Advices& advice) {
   const Machine& machine = diagnosis.machine;
   if (diagnosis.bytes + diagnosis.staging_bytes <= machine.memory_available) return;
-  if (diagnosis.now.stats.path == "mapped") return;  // it needs no memory but the page cache's
+  if (diagnosis.now.stats.path == "mapped") return;  // the page cache's memory is all it needs, and can be taken back
   advice.push_back({"memory",
                     fmt::format("the payload of {} exceeds the {} of memory that {} available",
                                 size_text(diagnosis.bytes), size_text(machine.memory_available),
@@ -158,13 +158,12 @@ void check_huge_pages(const Diagnosis& diagnosis, Advices& advice) {
 void check_layout(const Diagnosis& diagnosis, Advices& advice) {
   const std::string convert = fmt::format("penstock convert {} NEW.safetensors", source_of(diagnosis));
   if (diagnosis.tensors_misaligned > 0) {
-    advice.push_back(
-        {"misaligned",
-         fmt::format("{}% of the tensors ({}, {}) are misaligned: they are moved, and nothing is mapped when the "
-                     "page cache holds it all",
-                     percent(diagnosis.tensors_misaligned, diagnosis.tensors), diagnosis.tensors_misaligned,
-                     size_text(diagnosis.bytes_misaligned)),
-         convert + " aligns them"});
+    advice.push_back({"misaligned",
+                      fmt::format("{}% of the tensors ({}, {}) are misaligned: they are moved, and nothing is mapped, "
+                                  "whatever the page cache holds",
+                                  percent(diagnosis.tensors_misaligned, diagnosis.tensors),
+                                  diagnosis.tensors_misaligned, size_text(diagnosis.bytes_misaligned)),
+                      convert + " aligns them"});
   }
   if (diagnosis.tensors_scattered > 0) {
     advice.push_back(
@@ -197,7 +196,7 @@ void check_extents(const Diagnosis& diagnosis, Advices& advice) {
 
 void check_landing(const Diagnosis& diagnosis, Advices& advice) {
   if (!is_set(diagnosis.machine, "PENSTOCK_LANDING")) return;
-  advice.push_back({"landing", "PENSTOCK_LANDING is set, so nothing is mapped when the page cache holds it all",
+  advice.push_back({"landing", "PENSTOCK_LANDING is set, so nothing is mapped, whatever the page cache holds",
                     "unset PENSTOCK_LANDING, but for measurements"});
 }
 

@@ -38,8 +38,8 @@ std::vector<ByteRange> wanted_ranges(const Reader::State& state, const Selection
 
 Selection select_tensors(const Reader::State& state, const std::function<bool(const TensorInfo&)>& wanted);
 
-// Whether to map what is wanted, and why (or why not): when LoadOptions asks for it, or leaves the choice and
-// everything wanted is in the page cache of a local filesystem.
+// Whether to map what is wanted, and why (or why not): when LoadOptions asks for it, or leaves the choice and at least
+// half of what is wanted is in the page cache of a local filesystem.
 struct MapChoice {
   bool map = false;
   std::string reason;

@@ -49,6 +49,7 @@ bool is_misaligned(const TensorInfo* tensor) {
 std::vector<ByteRange> stretches_of(const FileSelection& selected) {
   std::vector<ByteRange> stretches;
   for (const TensorInfo* tensor : selected.tensors) {
+    if (tensor->nbytes == 0) continue;
     const ByteRange range{tensor->offset, tensor->offset + tensor->nbytes};
     if (stretches.empty() || range.begin > stretches.back().end + kSmallGap) {
       stretches.push_back(range);
@@ -59,8 +60,8 @@ std::vector<ByteRange> stretches_of(const FileSelection& selected) {
   return stretches;
 }
 
-// What the page cache holds of all that is wanted.
-struct Residency {
+// How much of what is wanted the page cache holds.
+struct CacheShare {
   std::uint64_t resident = 0;
   std::uint64_t size = 0;
 
@@ -68,27 +69,32 @@ struct Residency {
   bool worth_completing() const { return resident >= size - size / 2; }
 };
 
-Residency residency_of(const Selection& selection) {
-  Residency found;
+CacheShare cache_share_of(const Selection& selection) {
+  CacheShare share;
   for (const FileSelection& selected : selection.files) {
     for (const ByteRange& stretch : stretches_of(selected)) {
-      found.resident += selected.file->resident_bytes(stretch);
-      found.size += stretch.size();
+      share.resident += selected.file->resident_bytes(stretch);
+      share.size += stretch.size();
     }
   }
-  return found;
+  return share;
 }
 
-// Each starts with a page.
-std::vector<ByteRange> find_missing(const FileSelection& selected) {
-  std::vector<ByteRange> missing;
+// A part of what is wanted; starts with a page.
+struct Chunk {
+  ByteRange range;
+  bool is_missing = false;  // in part at least
+};
+
+std::vector<Chunk> chunks_of(const FileSelection& selected) {
+  std::vector<Chunk> chunks;
   for (const ByteRange& stretch : stretches_of(selected)) {
     for (std::uint64_t begin = align_down(stretch.begin, page_size()); begin < stretch.end; begin += kChunk) {
-      const ByteRange chunk{begin, std::min(begin + kChunk, stretch.end)};
-      if (selected.file->resident_bytes(chunk) < chunk.size()) missing.push_back(chunk);
+      const ByteRange range{begin, std::min(begin + kChunk, stretch.end)};
+      chunks.push_back({range, selected.file->resident_bytes(range) < range.size()});
     }
   }
-  return missing;
+  return chunks;
 }
 
 void populate(const File& file, std::byte* data, std::uint64_t nbytes) {
@@ -97,21 +103,30 @@ void populate(const File& file, std::byte* data, std::uint64_t nbytes) {
     result = ::madvise(data, nbytes, MADV_POPULATE_READ);
   } while (result != 0 && errno == EINTR);
   // Kernels before 5.14 can't be asked; there the pages come when they are touched.
-  if (result != 0 && errno != EINVAL) throw_errno(file.path(), "cannot read into the page cache", errno);
+  if (result == 0 || errno == EINVAL) return;
+  const int error_number = errno;
+  file.check_unchanged();  // where it was cut short, that is what to say
+  throw_errno(file.path(), "cannot read into the page cache", error_number);
 }
 
-// Brings in what the page cache lacks, where a failed read is an error and not yet a signal. `report` is told how much
-// of the file that is.
+// Brings in what the page cache lacks, where a failed read is an error and not yet a signal. `arrived` is told of every
+// further stretch of bytes that is there.
 void complete(const FileSelection& selected, const MappedRange& mapped,
-              const std::function<void(std::uint64_t)>& report) {
+              const std::function<void(std::uint64_t)>& arrived) {
   const File& file = *selected.file;
-  const std::vector<ByteRange> missing = find_missing(selected);
+  const std::vector<Chunk> chunks = chunks_of(selected);
+  if (std::none_of(chunks.begin(), chunks.end(), [](const Chunk& chunk) { return chunk.is_missing; })) return;
   std::size_t asked = 0;
-  for (std::size_t i = 0; i < missing.size(); ++i) {
-    for (; asked < missing.size() && asked < i + kChunksAhead; ++asked) file.prefetch(missing[asked]);
-    populate(file, mapped.mapping.data() + (missing[i].begin - mapped.offset), missing[i].size());
-    report(missing[i].size());
+  for (std::size_t i = 0; i < chunks.size(); ++i) {
+    for (; asked < chunks.size() && asked < i + kChunksAhead; ++asked) {
+      if (chunks[asked].is_missing) file.prefetch(chunks[asked].range);
+    }
+    // Also what was there: what comes in may push it out, and not every kernel knows all that is missing.
+    const ByteRange& range = chunks[i].range;
+    populate(file, mapped.mapping.data() + (range.begin - mapped.offset), range.size());
+    arrived(range.size());
   }
+  file.check_unchanged();
 }
 
 // Gives the misaligned tensors of a mapped file memory where they are aligned, all of them together.
@@ -148,8 +163,6 @@ MapChoice choose_mapping(const Selection& selection, const LoadOptions& options)
   if (options.dtype || options.verify) return {false, "what is converted or verified has to be read"};
   if (decide_landing(options.landing) != Landing::kAuto) return {false, "a way to land was asked for"};
   if (selection.nbytes == 0) return {false, "there is nothing to map"};
-  const Residency cache = residency_of(selection);
-  if (!cache.worth_completing()) return {false, "the page cache holds less than half of it"};
   for (const FileSelection& selected : selection.files) {
     // Tensors that would have to be moved anyway are better read together.
     if (std::any_of(selected.tensors.begin(), selected.tensors.end(), is_misaligned)) {
@@ -157,6 +170,8 @@ MapChoice choose_mapping(const Selection& selection, const LoadOptions& options)
     }
     if (!selected.file->on_local_filesystem()) return {false, "the filesystem is not known to be local"};
   }
+  const CacheShare cache = cache_share_of(selection);
+  if (!cache.worth_completing()) return {false, "the page cache holds less than half of it"};
   if (cache.resident == cache.size) return {true, "the page cache holds everything, so it is mapped and not copied"};
   return {true, fmt::format("the page cache holds {}% of it: the rest is read into it, and nothing is copied",
                             100 * cache.resident / cache.size)};
@@ -170,13 +185,13 @@ LoadResult map_selection(const Selection& selection, const LoadOptions& options,
     const Progress now{bytes_done, selection.nbytes, watch.seconds()};
     if (options.progress && !options.progress(now)) throw Error(ErrorKind::kCancelled, "cancelled");
   };
-  std::uint64_t bytes_read = 0;
-  double last_report = 0;
+  std::uint64_t bytes_arrived = 0;
+  double next_report = 0;
   const auto count = [&](std::uint64_t bytes) {
-    bytes_read += bytes;
-    if (watch.seconds() - last_report < kProgressSeconds) return;
-    last_report = watch.seconds();
-    report(std::min(bytes_read, selection.nbytes));
+    bytes_arrived += bytes;
+    if (watch.seconds() < next_report) return;
+    next_report = watch.seconds() + kProgressSeconds;
+    report(std::min(bytes_arrived, selection.nbytes));
   };
   for (const FileSelection& selected : selection.files) {
     selected.file->check_unchanged();

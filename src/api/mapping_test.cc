@@ -2,6 +2,8 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
+
 #include "base/bytes.h"
 #include "penstock/measure.h"
 #include "penstock/reader.h"
@@ -110,20 +112,64 @@ TEST_F(MappingTest, shards_are_judged_together) {
 
 TEST_F(MappingTest, completing_can_be_watched_and_stopped) {
   const Reader reader(path_);
-  cache(reader, "t0");
-  cache(reader, "t1");
-  std::uint64_t last = 0;
+  const auto cache_half = [&] {
+    drop_page_cache(path_);
+    cache(reader, "t0");
+    cache(reader, "t1");
+  };
+  std::vector<std::uint64_t> seen;
   LoadOptions options;
   options.progress = [&](const Progress& progress) {
-    EXPECT_GE(progress.bytes_done, last);
     EXPECT_EQ(progress.bytes_total, 4 * kTensorSize);
-    last = progress.bytes_done;
+    seen.push_back(progress.bytes_done);
     return true;
   };
+  cache_half();
   reader.load(options);
-  EXPECT_EQ(last, 4 * kTensorSize);
-  options.progress = [](const Progress&) { return false; };
+  EXPECT_TRUE(std::is_sorted(seen.begin(), seen.end()));
+  EXPECT_LT(seen.front(), 4 * kTensorSize);
+  EXPECT_EQ(seen.back(), 4 * kTensorSize);
+
+  seen.clear();
+  options.progress = [&](const Progress& progress) {
+    seen.push_back(progress.bytes_done);
+    return false;
+  };
+  cache_half();
   EXPECT_EQ(testing::error_of([&] { reader.load(options); }).kind(), ErrorKind::kCancelled);
+  ASSERT_EQ(seen.size(), 1u);
+  EXPECT_LT(seen.front(), 4 * kTensorSize);
+}
+
+TEST_F(MappingTest, an_empty_tensor_of_a_file_that_is_not_there_needs_nothing) {
+  Writer first(directory_ / "first.safetensors");
+  first.add("t0", DType::kU8, {kTensorSize}, contents_[0].data());
+  first.commit();
+  Writer second(directory_ / "second.safetensors");
+  second.add("t1", DType::kU8, {kTensorSize}, contents_[1].data());
+  second.add("zero", DType::kU8, {0}, nullptr);
+  second.commit();
+  const std::filesystem::path files[] = {directory_ / "first.safetensors", directory_ / "second.safetensors"};
+  for (const auto& file : files) drop_page_cache(file);
+  const Reader reader(files);
+  cache(reader, "t0");
+  LoadOptions options;
+  options.select = [](const TensorInfo& tensor) { return tensor.name != "t1"; };
+  const LoadResult result = reader.load(options);
+  EXPECT_EQ(result.stats.path, "mapped");
+  ASSERT_EQ(result.tensors.size(), 2u);
+  EXPECT_LE(reader.resident_bytes(), kTensorSize + kMiB);
+}
+
+TEST_F(MappingTest, a_file_that_shrinks_while_it_is_completed_is_an_error) {
+  const Reader reader(path_);
+  cache(reader, "t0");
+  cache(reader, "t1");
+  LoadOptions options;
+  options.progress = [&](const Progress& progress) {
+    return progress.bytes_done == progress.bytes_total || ::truncate(path_.c_str(), kMiB) == 0;
+  };
+  EXPECT_EQ(testing::error_of([&] { reader.load(options); }).kind(), ErrorKind::kChanged);
 }
 
 TEST_F(MappingTest, a_file_that_shrinks_before_it_is_completed_is_an_error) {

@@ -143,17 +143,19 @@ void StreamFile::State::begin_writing() {
   crew_ = std::make_unique<Crew>(std::move(settings), host_pool(nullptr));
 }
 
-// Direct writes into space that is there already need not wait for each other.
+// Direct writes into space that is there already need not wait for each other. Other writes have none reserved, but
+// they too wait for what earlier saves replaced, where little is left.
 void StreamFile::State::reserve_ahead(std::uint64_t end) {
-  if (!may_reserve_ahead_ || end <= reserved_) return;
+  if (end <= reserved_) return;
   const std::uint64_t step = std::clamp(reserved_, kFirstReservation, kLargestReservation);
   const std::uint64_t target = align_up(end + step, route_->alignment);
-  if (!can_spare(file_->fd(), step)) wait_for_closing();  // what earlier saves replaced may be on its way out
-  may_reserve_ahead_ = route_->direct && target <= file_size_limit() && can_spare(file_->fd(), step);
+  reserved_ = target;
+  if (!can_spare(file_->fd(), step)) wait_for_closing();
+  may_reserve_ahead_ =
+      may_reserve_ahead_ && route_->direct && target <= file_size_limit() && can_spare(file_->fd(), step);
   if (!may_reserve_ahead_) return;
   try {
     file_->reserve(target);
-    reserved_ = target;
   } catch (const Error&) {
     // It was more than is needed: whether there is enough is for the writes to say.
     may_reserve_ahead_ = false;

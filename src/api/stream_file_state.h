@@ -68,7 +68,7 @@ class StreamFile::State {
   std::uint64_t filled_ = 0;
   std::uint64_t submitted_ = 0;  // bytes of the file that are written or on their way
   std::uint64_t size_ = 0;
-  std::uint64_t reserved_ = 0;
+  std::uint64_t reserved_ = 0;  // or, where nothing is, looked after
   bool may_reserve_ahead_ = true;
 
   bool finished_ = false;

@@ -35,6 +35,7 @@ TEST(ClosingTest, only_large_files_are_worth_a_thread) {
 
 TEST(ClosingTest, a_large_file_that_is_replaced_is_freed) {
   const TempDir directory;
+  wait_for_closing();  // what other tests left
   const std::size_t before = testing::open_descriptors();
   large_file(directory / "file").publish();
   large_file(directory / "file").publish();
@@ -46,6 +47,7 @@ TEST(ClosingTest, a_large_file_that_is_replaced_is_freed) {
 
 TEST(ClosingTest, a_large_file_that_is_given_up_is_freed) {
   const TempDir directory;
+  wait_for_closing();  // what other tests left
   const std::size_t before = testing::open_descriptors();
   large_file(directory / "file");
   NewFile::create_named(directory / "named").reserve(kLarge);

@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <memory>
 
+#include "base/bytes.h"
 #include "base/error.h"
 #include "io/filesystem.h"
 #include "io/residency.h"
@@ -64,7 +65,12 @@ void File::set_read_ahead(bool on) const noexcept {
 }
 
 void File::prefetch(ByteRange range) const noexcept {
-  ::posix_fadvise(fd(), static_cast<off_t>(range.begin), static_cast<off_t>(range.size()), POSIX_FADV_WILLNEED);
+  // Of more than the drive takes as one request, or than is read ahead of other reads, the kernel leaves out the rest.
+  constexpr std::uint64_t kStep = 512 * kKiB;
+  for (std::uint64_t begin = range.begin; begin < range.end; begin += kStep) {
+    const std::uint64_t nbytes = std::min(kStep, range.end - begin);
+    ::posix_fadvise(fd(), static_cast<off_t>(begin), static_cast<off_t>(nbytes), POSIX_FADV_WILLNEED);
+  }
 }
 
 void File::read(std::uint64_t offset, void* data, std::size_t nbytes) const {

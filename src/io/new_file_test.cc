@@ -145,6 +145,7 @@ class SizeLimit {
   SizeLimit(const SizeLimit&) = delete;
   SizeLimit& operator=(const SizeLimit&) = delete;
   ~SizeLimit() {
+    wait_for(Chore::kClosing, std::chrono::minutes(1));  // which may have this to lift
     lift();
     std::signal(SIGXFSZ, old_action_);
   }
