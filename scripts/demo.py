@@ -186,20 +186,21 @@ def race(screen: Screen, path: Path, expected: model.Expected) -> list[Summary]:
     )
     setting = Setting(DATA, path, path, expected, sys.executable, sys.executable, idle_seconds=0.3)
     cases: list[Case] = [find_case(key) for keys in RACES.values() for key in keys]
-    total, series = ROUNDS * len(cases), {}
+    per_round = sum(case.race.per_round for case in cases)
+    total, series = ROUNDS * per_round, {}
     with screen.bar("measuring", total, unit_is_bytes=False) as progress:
         for done, (one, _) in enumerate(run_rounds(cases, setting, ROUNDS, seed=time.time_ns()), start=1):
             series[one.case.key] = one
             progress(done, total)
-            if not screen.live and done % len(cases) == 0:
-                screen.say(f"  round {done // len(cases)} of {ROUNDS} measured")
+            if not screen.live and done % per_round == 0:
+                screen.say(f"  round {done // per_round} of {ROUNDS} measured")
     return [summarise(one) for one in series.values()]
 
 
 def show_race(summaries: list[Summary]) -> None:
     by_key = {summary.case.key: summary for summary in summaries}
     columns = ["", *(f"{player}, GiB/s" for player in PLAYERS), "over safetensors", "over torch"]
-    table = Table(f"medians of {ROUNDS}", columns)
+    table = Table("medians", columns)
     for name, keys in RACES.items():
         ours, *others = (by_key[key] for key in keys)
         speeds = [f"{summary.value:.2f}" for summary in (ours, *others)]
