@@ -27,7 +27,8 @@ ABOUT = {
     "model": "Model",
     "rounds": "Rounds",
     "seed": "Seed of the order",
-    "idle_seconds": "Rest before each start, s (loads: 3 from the last process's end)",
+    "idle_seconds": "Rest before each start, s",
+    "memory_rest_seconds": "From the last process's end to a load, at least, s",
     "date": "Date",
     "minutes": "The whole run, minutes",
 }

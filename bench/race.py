@@ -21,7 +21,7 @@ import programs
 import report
 import run_results
 from cases import GROUPS, RACES, Case, all_cases
-from runner import MeasurementError, Series, Setting, find_peer_python, run_rounds
+from runner import MEMORY_REST_SECONDS, MeasurementError, Series, Setting, find_peer_python, run_rounds
 
 BENCH = Path(__file__).resolve().parent
 ROOT = BENCH.parent
@@ -195,6 +195,7 @@ def describe(setting: Setting, arguments: argparse.Namespace, rounds: int) -> di
         "rounds": rounds,
         "seed": arguments.seed,
         "idle_seconds": setting.idle_seconds,
+        "memory_rest_seconds": MEMORY_REST_SECONDS,
         "penstock": versions(setting.python, ["penstock", "torch", "numpy"]),
         "peers": {**versions(setting.peer_python, PEERS), **({"fio": fio.removeprefix("fio-")} if fio else {})},
     }

@@ -17,8 +17,6 @@ constexpr std::uint64_t kChunk = 8 * kMiB;
 constexpr std::size_t kChunksAhead = 16;
 constexpr std::uint64_t kSmallGap = 64 * kKiB;
 
-constexpr double kProgressSeconds = 0.03;
-
 // A private mapping of part of a file from `offset` on; `skew` is where the first byte asked for is in it.
 struct MappedRange {
   Mapping mapping;

@@ -6,8 +6,6 @@
 namespace penstock {
 namespace {
 
-constexpr double kProgressSeconds = 0.03;
-
 ByteRange hull(std::span<const Segment> segments) {
   return segments.empty() ? ByteRange{} : ByteRange{segments.front().offset, segments.back().end()};
 }

@@ -15,6 +15,9 @@
 
 namespace penstock {
 
+// Between two calls of a progress function.
+inline constexpr double kProgressSeconds = 0.03;
+
 class Stopwatch {
  public:
   double seconds() const { return std::chrono::duration<double>(std::chrono::steady_clock::now() - started_).count(); }

@@ -52,11 +52,17 @@ def test_a_torch_checkpoint_is_converted_and_never_overwritten(
     assert source.read_bytes() == before
 
 
+@pytest.fixture
+def source(tmp_path: Path, state: dict[str, torch.Tensor]) -> Path:
+    path = tmp_path / "model.safetensors"
+    safetensors.torch.save_file(state, path)
+    return path
+
+
 def test_everything_takes_the_dtype(
-    tmp_path: Path, state: dict[str, torch.Tensor], capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, state: dict[str, torch.Tensor], source: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    source, made = tmp_path / "model.safetensors", tmp_path / "small.flashpack"
-    safetensors.torch.save_file(state, source)
+    made = tmp_path / "small.flashpack"
     for name, dtype in (
         ("float16", torch.float16),
         ("bf16", torch.bfloat16),
@@ -111,10 +117,9 @@ def test_a_folder_of_shards_is_converted(
 
 
 def test_an_existing_destination_needs_force(
-    tmp_path: Path, state: dict[str, torch.Tensor], capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, state: dict[str, torch.Tensor], source: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    source, made = tmp_path / "model.safetensors", tmp_path / "other.flashpack"
-    safetensors.torch.save_file(state, source)
+    made = tmp_path / "other.flashpack"
     made.write_bytes(b"precious")
     message = f"penstock-flashpack: {made}: exists; --force replaces it\n"
     assert run(capsys, "convert", source, made) == (1, "", message)
