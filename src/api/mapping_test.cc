@@ -145,10 +145,11 @@ TEST_F(MappingTest, an_empty_tensor_of_a_file_that_is_not_there_needs_nothing) {
   Writer first(directory_ / "first.safetensors");
   first.add("t0", DType::kU8, {kTensorSize}, contents_[0].data());
   first.commit();
-  Writer second(directory_ / "second.safetensors");
-  second.add("t1", DType::kU8, {kTensorSize}, contents_[1].data());
-  second.add("zero", DType::kU8, {0}, nullptr);
-  second.commit();
+  // Within a page, and far from the header's.
+  testing::write_safetensors(directory_ / "second.safetensors",
+                             R"({"t1":{"dtype":"U8","shape":[9999999],"data_offsets":[0,9999999]},)"
+                             R"("zero":{"dtype":"U8","shape":[0],"data_offsets":[9999999,9999999]}})",
+                             std::span(contents_[1]).first(9'999'999));
   const std::filesystem::path files[] = {directory_ / "first.safetensors", directory_ / "second.safetensors"};
   for (const auto& file : files) drop_page_cache(file);
   const Reader reader(files);
