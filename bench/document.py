@@ -29,6 +29,7 @@ ABOUT = {
     "seed": "Seed of the order",
     "idle_seconds": "Rest before each start, s",
     "memory_rest_seconds": "From the last process's end to a load, at least, s",
+    "memory_at_hand": "Memory at hand before each start, of the model's size",
     "date": "Date",
     "minutes": "The whole run, minutes",
 }

@@ -33,6 +33,20 @@ def parse_arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
+def setting_of(arguments: argparse.Namespace, directory: Path, file: Path, expected: model.Expected) -> Setting:
+    return Setting(
+        directory,
+        file,
+        file,
+        expected,
+        arguments.python,
+        arguments.peer_python,
+        arguments.idle,
+        arguments.drop == "everything",
+        arguments.memory == "at-hand",
+    )
+
+
 def prepare(arguments: argparse.Namespace, gib: float) -> Setting:
     """The model of one size; the file of many tensors is not raced here."""
     directory: Path = arguments.directory.resolve()
@@ -41,19 +55,17 @@ def prepare(arguments: argparse.Namespace, gib: float) -> Setting:
         raise SystemExit(
             f"[bench] {directory} has too little room for a model of {gib:g} GiB in two formats and a copy"
         )
-    drops = arguments.drop == "everything"
     file = directory / f"model-{gib:g}GiB.safetensors"
     expected = model.ensure(file, model.transformer(model.layers_for(gib)))
-    return Setting(directory, file, file, expected, arguments.python, arguments.peer_python, arguments.idle, drops)
+    return setting_of(arguments, directory, file, expected)
 
 
 def prepare_gpt2(arguments: argparse.Namespace) -> Setting:
     directory: Path = arguments.directory.resolve()
     directory.mkdir(parents=True, exist_ok=True)
-    drops = arguments.drop == "everything"
     file = directory / "gpt2.safetensors"
     expected = model.ensure(file, model.gpt2())
-    setting = Setting(directory, file, file, expected, arguments.python, arguments.peer_python, arguments.idle, drops)
+    setting = setting_of(arguments, directory, file, expected)
     setting.extra["gpt2"] = Input(file, expected)
     return setting
 

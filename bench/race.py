@@ -21,7 +21,7 @@ import programs
 import report
 import run_results
 from cases import GROUPS, RACES, Case, all_cases
-from runner import MEMORY_REST_SECONDS, MeasurementError, Series, Setting, find_peer_python, run_rounds
+from runner import MEMORY_AT_HAND, MEMORY_REST_SECONDS, MeasurementError, Series, Setting, find_peer_python, run_rounds
 
 BENCH = Path(__file__).resolve().parent
 ROOT = BENCH.parent
@@ -82,6 +82,12 @@ def add_setting_arguments(parser: argparse.ArgumentParser) -> None:
         choices=["file", "everything"],
         default="file",
         help="what leaves the page cache before a cold start: the raced files (default), or all of it (as root)",
+    )
+    parser.add_argument(
+        "--memory",
+        choices=["as-it-is", "at-hand"],
+        default="as-it-is",
+        help="fresh memory: as processes and hypervisor leave it (default), or had from the hypervisor before each start",
     )
     parser.add_argument("--seed", type=int, default=time.time_ns() % 1_000_000, help="of the random order")
     parser.add_argument(
@@ -175,8 +181,15 @@ def prepare(cases: list[Case], arguments: argparse.Namespace, gib: float) -> Set
         arguments.peer_python,
         arguments.idle,
         arguments.drop == "everything",
+        arguments.memory == "at-hand",
         made,
     )
+
+
+def memory_of_starts(setting: Setting) -> dict[str, float]:
+    if setting.memory_at_hand:
+        return {"memory_at_hand": MEMORY_AT_HAND}
+    return {"memory_rest_seconds": MEMORY_REST_SECONDS}
 
 
 def describe(setting: Setting, arguments: argparse.Namespace, rounds: int) -> dict[str, Any]:
@@ -195,7 +208,7 @@ def describe(setting: Setting, arguments: argparse.Namespace, rounds: int) -> di
         "rounds": rounds,
         "seed": arguments.seed,
         "idle_seconds": setting.idle_seconds,
-        "memory_rest_seconds": MEMORY_REST_SECONDS,
+        **memory_of_starts(setting),
         "penstock": versions(setting.python, ["penstock", "torch", "numpy"]),
         "peers": {**versions(setting.peer_python, PEERS), **({"fio": fio.removeprefix("fio-")} if fio else {})},
     }

@@ -29,6 +29,10 @@ Failed = Callable[[Case, str], None]  # is told who failed, and why
 # Who needs longer to import than others would always meet the slower kind, so everybody waits for it.
 MEMORY_REST_SECONDS = 3.0
 
+# Or all of it is had again before each start. Of the model's bytes: what the greediest take, as memory of their own and of
+# the page cache's, and some more.
+MEMORY_AT_HAND = 2.25
+
 
 class MeasurementError(Exception):
     """A competitor that failed, or gave wrong bytes."""
@@ -54,6 +58,7 @@ class Setting:
     peer_python: str
     idle_seconds: float = 1.0
     drop_everything: bool = True  # or only the pages of the raced file, when it has to be cold
+    memory_at_hand: bool = False  # else as the last process and the hypervisor have left it
     extra: dict[str, Input] = field(default_factory=dict)  # by Race.input
     warm_file: Path | None = None  # what the page cache was filled with last, for whoever loads it next
     last_end: float = 0.0  # when the process of the last measurement ended, by time.monotonic()
@@ -110,11 +115,13 @@ def settle(case: Case, file: Path, setting: Setting) -> None:
         machine.warm_page_cache(file)
     setting.warm_file = file if case.race.cache == WARM else None
     time.sleep(rest_before(case, setting, time.monotonic()))
+    if setting.memory_at_hand:
+        machine.have_memory_at_hand(round(MEMORY_AT_HAND * setting.input(case.race).expected.nbytes))
 
 
 def rest_before(case: Case, setting: Setting, now: float) -> float:
     """Seconds. Only those who make tensors take fresh memory to speak of."""
-    takes_memory = case.race.touches and case.role != "ceiling"
+    takes_memory = case.race.touches and case.role != "ceiling" and not setting.memory_at_hand
     since_the_last = now - setting.last_end
     return max(setting.idle_seconds, MEMORY_REST_SECONDS - since_the_last if takes_memory else 0.0)
 

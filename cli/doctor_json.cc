@@ -27,6 +27,8 @@ void write_file(JsonWriter& json, const FileDiagnosis& file) {
   json.field("local", file.local);
   json.field("in_memory", file.in_memory);
   json.field("virtual_drive", file.virtual_drive);
+  optional_field(json, "read_ahead", file.read_ahead);
+  json.field("read_ahead_setting", file.read_ahead_setting);
   json.field("direct", file.direct);
   json.field("offset_alignment", file.offset_alignment);
   json.field("memory_alignment", file.memory_alignment);

@@ -27,6 +27,9 @@ struct FileDiagnosis {
   bool in_memory = false;      // there is no drive behind it (tmpfs)
   bool virtual_drive = false;  // a hypervisor's
 
+  std::optional<std::uint64_t> read_ahead;  // bytes that the kernel reads ahead of who reads through the page cache
+  std::string read_ahead_setting;           // the file where that is set
+
   bool direct = false;                 // direct I/O works
   std::uint32_t offset_alignment = 0;  // what it needs, in bytes
   std::uint32_t memory_alignment = 0;

@@ -23,6 +23,8 @@ nb::dict file_dict(const FileDiagnosis& file) {
   result["local"] = file.local;
   result["in_memory"] = file.in_memory;
   result["virtual_drive"] = file.virtual_drive;
+  result["read_ahead"] = or_none(file.read_ahead);
+  result["read_ahead_setting"] = file.read_ahead_setting;
   result["direct"] = file.direct;
   result["offset_alignment"] = file.offset_alignment;
   result["memory_alignment"] = file.memory_alignment;

@@ -24,6 +24,10 @@ FileDiagnosis diagnose_file(const File& file, const FileInfo& info, ByteRange wa
   found.local = filesystem.local;
   found.in_memory = filesystem.memory;
   found.virtual_drive = on_virtual_drive(file.fd());
+  if (const auto read_ahead = read_ahead_of(file.fd())) {
+    found.read_ahead = read_ahead->nbytes;
+    found.read_ahead_setting = read_ahead->setting.string();
+  }
   const File::Direct& direct = file.direct();
   found.direct = static_cast<bool>(direct.fd);
   found.direct_refusal = direct.refusal;

@@ -15,6 +15,10 @@ namespace {
 // Pieces that are smaller than half a request, and enough of them to matter.
 constexpr std::uint64_t kSmallExtent = 1 * kMiB;
 constexpr std::uint64_t kManyExtents = 64;
+// A read-ahead that holds up a drive, and so much to read through the page cache that it is noticed.
+constexpr std::uint64_t kShortReadAhead = 512 * kKiB;
+constexpr std::uint64_t kGoodReadAhead = 8 * kMiB;
+constexpr std::uint64_t kMuchToRead = 64 * kMiB;
 // From here on it is noticed that a pickle has to be interpreted.
 constexpr double kSlowOpening = 0.1;
 
@@ -183,6 +187,21 @@ void check_pickle(const Diagnosis& diagnosis, Advices& advice) {
        fmt::format("penstock convert {} NEW.safetensors: its header is read faster", source_of(diagnosis))});
 }
 
+// What a mapping lacks is asked for by penstock itself, and does not depend on it.
+void check_read_ahead(const Diagnosis& diagnosis, Advices& advice) {
+  const std::uint64_t nbytes = coldest(diagnosis).stats.bytes_buffered;
+  if (nbytes < kMuchToRead) return;
+  std::set<std::string> told;
+  for (const FileDiagnosis& file : diagnosis.files) {
+    if (file.read_ahead.value_or(kShortReadAhead) >= kShortReadAhead) continue;
+    if (!told.insert(file.read_ahead_setting).second) continue;
+    advice.push_back({"read_ahead",
+                      fmt::format("{} are read through the page cache, and the kernel reads only {} ahead",
+                                  size_text(nbytes), size_text(*file.read_ahead)),
+                      fmt::format("echo {} > {}, as root", kGoodReadAhead / kKiB, file.read_ahead_setting)});
+  }
+}
+
 void check_extents(const Diagnosis& diagnosis, Advices& advice) {
   for (const FileDiagnosis& file : diagnosis.files) {
     const std::uint64_t extents = file.extents.value_or(0);
@@ -208,8 +227,9 @@ bool ran_out_of_files(const FileDiagnosis& file) {
 
 std::vector<Advice> advise(const Diagnosis& diagnosis) {
   Advices advice;
-  for (const auto& check : {check_memory, check_open_files, check_direct, check_remote, check_uring, check_landing,
-                            check_layout, check_pickle, check_extents, check_locked_memory, check_huge_pages}) {
+  for (const auto& check :
+       {check_memory, check_open_files, check_direct, check_remote, check_uring, check_landing, check_layout,
+        check_pickle, check_extents, check_read_ahead, check_locked_memory, check_huge_pages}) {
     check(diagnosis, advice);
   }
   return advice;

@@ -217,6 +217,15 @@ TEST_F(DoctorTest, a_selection_is_all_that_counts) {
   EXPECT_EQ(diagnosis.files.front().span, kTensorSize);
 }
 
+TEST_F(DoctorTest, the_read_ahead_is_what_the_drive_has) {
+  save_model(path_);
+  const FileDiagnosis file = diagnose(path_).files.front();
+  if (!file.read_ahead) GTEST_SKIP() << "the drive can't be told";
+  std::uint64_t kib = 0;
+  ASSERT_TRUE(std::ifstream(file.read_ahead_setting) >> kib);
+  EXPECT_EQ(*file.read_ahead, kib * kKiB);
+}
+
 TEST_F(DoctorTest, too_many_shards_for_the_limit_are_an_error_that_names_it) {
   SaveOptions options;
   options.max_shard_size = 4 * kMiB;
@@ -372,6 +381,21 @@ TEST(Advice, scattered_tensors_and_slow_pickles_are_to_be_converted) {
   ill.open_seconds = 0.5;
   EXPECT_EQ(only_advice(ill).problem, "interpreting the pickle took 0.50 s, before every load");
   EXPECT_THAT(only_advice(ill).remedy, HasSubstr("penstock convert model/m.safetensors NEW.safetensors"));
+}
+
+TEST(Advice, a_short_read_ahead_matters_where_much_is_read_through_the_page_cache) {
+  Diagnosis ill = healthy();
+  ill.files.front().read_ahead = 128 * kKiB;
+  ill.files.front().read_ahead_setting = "/sys/block/vda/queue/read_ahead_kb";
+  ill.files.push_back(ill.files.front());  // is told once
+  EXPECT_THAT(advise(ill), IsEmpty());     // what is read directly is not read ahead
+  ill.cold->stats.bytes_buffered = kGiB;
+  EXPECT_EQ(only_advice(ill).topic, "read_ahead");
+  EXPECT_EQ(only_advice(ill).problem,
+            "1.0 GiB are read through the page cache, and the kernel reads only 128 KiB ahead");
+  EXPECT_EQ(only_advice(ill).remedy, "echo 8192 > /sys/block/vda/queue/read_ahead_kb, as root");
+  for (FileDiagnosis& file : ill.files) file.read_ahead = 4 * kMiB;
+  EXPECT_THAT(advise(ill), IsEmpty());
 }
 
 TEST(Advice, a_file_in_many_pieces_is_to_be_copied) {

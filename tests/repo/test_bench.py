@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import mmap
 import random
 import sys
 from collections import Counter
@@ -231,6 +232,41 @@ def test_loads_start_long_after_the_last_process_let_go_of_its_memory(setting: r
     assert rests["cold", "ours"] == rests["cold", "peer"] == runner.MEMORY_REST_SECONDS - 1.0
     assert rests["cold", "ceiling"] == rests["save", "ours"] == rests["open", "ours"] == 0.5
     assert runner.rest_before(by_role["cold", "peer"], setting, 200.0) == 0.5
+
+
+def test_everybody_starts_with_memory_at_hand(setting: runner.Setting, monkeypatch: pytest.MonkeyPatch) -> None:
+    setting.idle_seconds, setting.memory_at_hand = 0, True
+    setting.expected = model.Expected(nbytes=4 << 20, tensors=1, checksum=0, page_sample=0)
+    taken: list[int] = []
+    monkeypatch.setattr(machine, "have_memory_at_hand", taken.append)
+    monkeypatch.setattr(machine, "drop_page_cache", lambda paths, everything: None)
+    monkeypatch.setattr(machine, "size_of", lambda _: 1 << 16)
+    monkeypatch.setattr(machine, "resident_bytes", lambda _: 0)
+    by_role = {(case.race.key, case.role): case for case in cases.all_cases()}
+    for key in (("cold", "ours"), ("cold", "peer"), ("save", "ours"), ("save", "peer")):
+        runner.settle(by_role[key], setting.model, setting)
+    assert taken == [9 << 20] * 4
+    setting.memory_at_hand, setting.last_end = False, -100.0
+    runner.settle(by_role["save", "peer"], setting.model, setting)
+    assert len(taken) == 4
+
+
+@pytest.mark.parametrize(("free_gib", "taken"), [(8, 3 << 30), (2, 1 << 30), (1, 0), (0, 0)])
+def test_memory_at_hand_is_of_what_is_free(monkeypatch: pytest.MonkeyPatch, free_gib: int, taken: int) -> None:
+    mapped: list[int] = []
+
+    class Mapping:
+        def __init__(self, _: int, nbytes: int, flags: int) -> None:
+            assert flags & mmap.MAP_POPULATE
+            mapped.append(nbytes)
+
+        def close(self) -> None:
+            mapped.append(-mapped[-1])
+
+    monkeypatch.setattr(machine, "system_field", lambda *_: f"{free_gib << 20} kB")
+    monkeypatch.setattr(mmap, "mmap", Mapping)
+    machine.have_memory_at_hand(3 << 30)
+    assert mapped == ([taken, -taken] if taken else [])
 
 
 @pytest.mark.parametrize("size", [4096, 1 << 20, (1 << 30) + 5])
