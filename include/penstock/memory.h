@@ -19,7 +19,8 @@ struct MemoryPoolOptions {
   // How much released memory to keep for the next load. The default is a quarter of the memory that this process may
   // use (its cgroup's limit counts), and at most 4 GiB.
   std::uint64_t max_kept_bytes = kDefault;
-  // Ask for transparent huge pages. Off by default: in virtual machines they were measured to lose.
+  // Insist on transparent huge pages, whatever they take. By default large memory has them as far as they turn out to
+  // come quickly: where a hypervisor has taken free memory back, small pages are there sooner.
   bool huge_pages = false;
 
   static constexpr std::uint64_t kDefault = ~std::uint64_t{0};

@@ -50,7 +50,8 @@ enum class CachePolicy { kAuto, kDirect, kBuffered, kMap };
 
 // How direct reads land: straight in their final place, or in a small ring of hot blocks that threads copy out of. For
 // saves the same in the other direction. kAuto asks the environment (PENSTOCK_LANDING: in_place, staged) and then
-// decides by the drive and by whether the memory was touched before.
+// decides by the drive, by whether the memory was touched before, and, for memory of a pool, by whether it comes in
+// huge pages: loads of 256 MiB and more land there in place.
 enum class Landing { kAuto, kInPlace, kStaged };
 
 struct LoadOptions {
@@ -153,8 +154,9 @@ struct Stats {
   double seconds = 0;
   double sync_seconds = 0;  // of these, waiting for fsync (saves)
   std::string path;         // "mapped", "direct", "buffered", "uncached" or "mixed" (more than 1% each)
-  std::string landing;      // "in place", "staged", "copied", "mapped" (loads); "straight", "staged", "mixed" (saves)
-  std::string backend;      // "uring", "threads" or "inline"
+  std::string
+      landing;  // "in place", "staged", "mixed", "copied", "mapped" (loads); "straight", "staged", "mixed" (saves)
+  std::string backend;  // "uring", "threads" or "inline"
   std::size_t block_size = 0;
   unsigned queue_depth = 0;
   unsigned threads = 0;

@@ -171,7 +171,7 @@ std::size_t AioHandle::pending() const {
 }
 
 LockedMemory allocate_locked(std::size_t nbytes) {
-  auto mapping = std::make_shared<Mapping>(Mapping::anonymous(nbytes, /*huge_pages=*/false));
+  auto mapping = std::make_shared<Mapping>(Mapping::anonymous(nbytes));
   const bool locked = ::mlock(mapping->data(), mapping->size()) == 0;
   return {mapping, mapping->data(), nbytes, locked};
 }

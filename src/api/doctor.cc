@@ -93,9 +93,9 @@ void forecast_mapping(const Selection& selection, std::uint64_t bytes_misaligned
   forecast.backend_reason = "a mapping has no requests of its own";
 }
 
-void forecast_reads(const Selection& selection, const std::vector<FileWants>& wants, bool hot,
+void forecast_reads(const Selection& selection, const std::vector<FileWants>& wants, TargetMemory memory,
                     const LoadOptions& options, Forecast& forecast) {
-  const ReadPlan plan = plan_reads(wants, selection.nbytes, hot, options, options.verify);
+  const ReadPlan plan = plan_reads(wants, selection.nbytes, memory, options, options.verify);
   for (const ReadTask& task : plan.tasks) {
     for (std::size_t i = 0; i < task.plan.blocks.size(); ++i) count_block(task, i, forecast);
   }
@@ -105,11 +105,15 @@ void forecast_reads(const Selection& selection, const std::vector<FileWants>& wa
   stats.block_size = plan.settings.block_size;
   stats.queue_depth = plan.settings.queue_depth;
   stats.threads = plan.settings.threads;
-  describe_landing(plan, stats);
+  describe_landing(plan.landing, plan.buffered_because, stats);
+  if (plan.landing.way == LandingWay::kByPage && stats.bytes_direct > 0) {
+    stats.landing = "in place or staged";  // which, the pages themselves will tell
+    if (stats.path != "buffered") stats.reason = plan.landing.reason;
+  }
   forecast.backend_reason = plan.settings.engine_reason;
 }
 
-Forecast forecast_load(const Selection& selection, const std::vector<FileWants>& wants, bool hot,
+Forecast forecast_load(const Selection& selection, const std::vector<FileWants>& wants, TargetMemory memory,
                        const LoadOptions& options, const Diagnosis& diagnosis) {
   Forecast forecast;
   const MapChoice mapping = choose_mapping(selection, options);
@@ -118,16 +122,16 @@ Forecast forecast_load(const Selection& selection, const std::vector<FileWants>&
   forecast.stats.tensors = diagnosis.tensors;
   forecast.stats.tensors_moved = diagnosis.tensors_misaligned;
   mapping.map ? forecast_mapping(selection, diagnosis.bytes_misaligned, forecast)
-              : forecast_reads(selection, wants, hot, options, forecast);
+              : forecast_reads(selection, wants, memory, options, forecast);
   return forecast;
 }
 
 // Nothing of a file is in the page cache: what is left open there is read directly.
-Forecast forecast_cold(const Selection& selection, const std::vector<FileWants>& wants, bool hot, LoadOptions options,
-                       const Diagnosis& diagnosis) {
+Forecast forecast_cold(const Selection& selection, const std::vector<FileWants>& wants, TargetMemory memory,
+                       LoadOptions options, const Diagnosis& diagnosis) {
   const bool open = options.cache == CachePolicy::kAuto;
   if (open) options.cache = CachePolicy::kDirect;
-  Forecast forecast = forecast_load(selection, wants, hot, options, diagnosis);
+  Forecast forecast = forecast_load(selection, wants, memory, options, diagnosis);
   if (open) forecast.mapping = "the page cache holds nothing";
   return forecast;
 }
@@ -163,26 +167,30 @@ Diagnosis diagnose(const Reader& reader, const LoadOptions& options) {
   const Selection selection = select_tensors(state, options.select);
   Diagnosis diagnosis;
   diagnosis.machine = inspect_machine();  // first: what follows may use up the descriptors that this needs
+  const auto pool = host_pool(options.pool);
   std::vector<Placement> placements;
   std::vector<FileWants> wants;
+  TargetMemory fresh;
   for (const FileSelection& file : selection.files) {
     placements.push_back(place_tensors(file.tensors, options.dtype));
     wants.push_back({file.file, placements.back().segments});
+    fresh.may_be_huge = fresh.may_be_huge || pool->may_be_huge(placements.back().arena_size);
   }
+  const TargetMemory reused{.hot = true, .may_be_huge = fresh.may_be_huge};
   const std::vector<ByteRange> wanted = wanted_ranges(state, selection);
   for (std::size_t i = 0; i < state.files.size(); ++i) {
     diagnosis.files.push_back(diagnose_file(*state.files[i], state.infos[i], wanted[i]));
   }
   count_tensors(selection, placements, diagnosis);
-  diagnosis.now = forecast_load(selection, wants, /*hot=*/false, options, diagnosis);
+  diagnosis.now = forecast_load(selection, wants, fresh, options, diagnosis);
   const auto in_memory = [](const FileDiagnosis& file) { return file.in_memory; };
   if (!std::all_of(diagnosis.files.begin(), diagnosis.files.end(), in_memory)) {
-    diagnosis.cold = forecast_cold(selection, wants, /*hot=*/false, options, diagnosis);
-    diagnosis.cold_reused = forecast_cold(selection, wants, /*hot=*/true, options, diagnosis);
+    diagnosis.cold = forecast_cold(selection, wants, fresh, options, diagnosis);
+    diagnosis.cold_reused = forecast_cold(selection, wants, reused, options, diagnosis);
   }
   const Settings settings = decide_settings(options.io, selection.nbytes);
   diagnosis.open_files_needed = files_needed(diagnosis, settings);
-  try_staging(settings, *host_pool(options.pool), diagnosis);
+  try_staging(settings, *pool, diagnosis);
   diagnosis.advice = advise(diagnosis);
   return diagnosis;
 }

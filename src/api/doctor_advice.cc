@@ -137,9 +137,13 @@ void check_uring(const Diagnosis& diagnosis, Advices& advice) {
                     by_environment ? "unset PENSTOCK_BACKEND" : "leave the backend open (auto)"});
 }
 
+bool may_use_staging(const Forecast& forecast) {
+  return forecast.stats.bytes_copied > 0 || forecast.stats.landing == "in place or staged";
+}
+
 void check_locked_memory(const Diagnosis& diagnosis, Advices& advice) {
   const Forecast& forecast = coldest(diagnosis);
-  if (forecast.stats.backend != "uring" || diagnosis.staging_registered || forecast.stats.bytes_copied == 0) return;
+  if (forecast.stats.backend != "uring" || diagnosis.staging_registered || !may_use_staging(forecast)) return;
   const std::uint64_t limit = diagnosis.machine.locked_memory_limit;
   if (limit == Machine::kUnlimited) return;
   advice.push_back(

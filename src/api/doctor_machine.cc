@@ -1,5 +1,4 @@
 // inspect_machine(): what the system says about itself and about what it allows this process.
-#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/utsname.h>
 #include <unistd.h>
@@ -10,6 +9,7 @@
 
 #include "io/engine.h"
 #include "memory/arena.h"
+#include "memory/huge_pages.h"
 #include "penstock/doctor.h"
 
 namespace penstock {
@@ -52,16 +52,6 @@ std::uint64_t count_open_files() {
   }
   if (error) return limit_of(RLIMIT_NOFILE);  // not even this one more
   return count > 0 ? count - 1 : 0;           // one is the listing's own
-}
-
-// The word in brackets of "always [madvise] never".
-std::string huge_pages_setting() {
-  if (::prctl(PR_GET_THP_DISABLE, 0, 0, 0, 0) == 1) return "never";
-  std::ifstream file("/sys/kernel/mm/transparent_hugepage/enabled");
-  for (std::string word; file >> word;) {
-    if (word.front() == '[') return word.substr(1, word.size() - 2);
-  }
-  return {};
 }
 
 std::vector<std::string> settings_in_force() {

@@ -63,7 +63,7 @@ Stats read_wants(const Reader::State& state, const std::vector<FileWants>& wants
                  const LoadOptions& options, bool verify) {
   const Stopwatch watch;
   Stats stats;
-  ReadPlan plan = plan_reads(wants, nbytes, hot, options, verify);
+  ReadPlan plan = plan_reads(wants, nbytes, {.hot = hot}, options, verify);
   auto batch = std::make_shared<ReadBatch>();
   batch->populate = !hot;
   ChecksumCollector collector;
@@ -87,7 +87,7 @@ Stats read_wants(const Reader::State& state, const std::vector<FileWants>& wants
   describe(crew, plan.settings, stats);
   if (verify) check_checksums(state, collector, state.expected_checksums(), loaded);
   stats.bytes = nbytes;
-  describe_landing(plan, stats);
+  describe_landing(plan.landing, plan.buffered_because, stats);
   stats.seconds = watch.seconds();
   return stats;
 }

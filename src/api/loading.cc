@@ -28,6 +28,23 @@ std::vector<Tensor> make_tensors(const Selection& selection, const std::vector<L
   return tensors;
 }
 
+// What came of landing by page. A block or two of the other kind, at the edges of a run, make nothing mixed.
+void describe_pages(Stats& stats) {
+  const std::uint64_t negligible = stats.bytes_direct / 100 + 2 * kHugePage;
+  if (stats.bytes_copied <= negligible) {
+    stats.landing = "in place";
+    stats.reason = "the destination has huge pages, so bytes land in place";
+  } else if (stats.bytes_direct - stats.bytes_copied <= negligible) {
+    stats.landing = "staged";
+    stats.reason =
+        "huge pages did not come quickly, so threads copy bytes to small ones and take their page faults in parallel";
+  } else {
+    stats.landing = "mixed";
+    stats.reason =
+        "bytes land in place on huge pages; where those did not come quickly, threads copy them to small ones";
+  }
+}
+
 }  // namespace
 
 ByteRange FileSelection::hull() const {
@@ -93,32 +110,40 @@ Tensor make_tensor(const TensorInfo& info, const Placed& placed, const std::shar
           arena};
 }
 
-LandingChoice choose_landing(Landing asked, bool memory_is_hot, const File& file, std::uint64_t nbytes) {
+LandingChoice choose_landing(Landing asked, TargetMemory memory, const File& file, std::uint64_t nbytes,
+                             std::uint64_t block_size) {
   switch (decide_landing(asked)) {
     case Landing::kInPlace:
-      return {true, "landing in place was asked for"};
+      return {LandingWay::kInPlace, "landing in place was asked for"};
     case Landing::kStaged:
-      return {false, "landing through staging blocks was asked for"};
+      return {LandingWay::kStaged, "landing through staging blocks was asked for"};
     case Landing::kAuto:
       break;
   }
-  if (nbytes <= kSmallLoad) return {true, "a small load lands in place"};
-  if (!memory_is_hot) {
-    return {false, "the destination is fresh memory, so threads copy bytes there and take its page faults in parallel"};
+  if (nbytes <= kSmallLoad) return {LandingWay::kInPlace, "a small load lands in place"};
+  if (memory.hot && !on_virtual_drive(file.fd())) {
+    return {LandingWay::kInPlace, "the destination is memory that was used before, so bytes land in place"};
   }
-  if (on_virtual_drive(file.fd()))
-    return {false, "the drive is a virtual one, which reads faster into a few large pages"};
-  return {true, "the destination is memory that was used before, so bytes land in place"};
+  if (memory.may_be_huge && block_size % kHugePage == 0) {
+    return {LandingWay::kByPage,
+            "bytes land in place where the destination has huge pages, or they come quickly; elsewhere threads copy "
+            "them"};
+  }
+  if (!memory.hot) {
+    return {LandingWay::kStaged,
+            "the destination is fresh memory, so threads copy bytes there and take its page faults in parallel"};
+  }
+  return {LandingWay::kStaged, "the drive is a virtual one, which reads faster into a few large pages"};
 }
 
-ReadPlan plan_reads(const std::vector<FileWants>& wants, std::uint64_t nbytes, bool hot, const LoadOptions& options,
-                    bool verify) {
+ReadPlan plan_reads(const std::vector<FileWants>& wants, std::uint64_t nbytes, TargetMemory memory,
+                    const LoadOptions& options, bool verify) {
   ReadPlan plan;
   plan.settings = decide_settings(options.io, nbytes);
   if (wants.empty()) return plan;
-  plan.landing = choose_landing(options.landing, hot, *wants.front().file, nbytes);
+  plan.landing = choose_landing(options.landing, memory, *wants.front().file, nbytes, plan.settings.block_size);
   const CachePolicy cache = options.cache == CachePolicy::kMap ? CachePolicy::kBuffered : options.cache;
-  const ReadPolicy policy{cache, plan.landing.in_place, verify};
+  const ReadPolicy policy{cache, plan.landing.way, verify};
   for (const FileWants& file : wants) plan.tasks.push_back(plan_file(file, policy, plan.settings.block_size));
   const auto is_refused = [](const ReadTask& task) { return !task.drop_behind.empty(); };
   plan.buffered_because = cache == CachePolicy::kBuffered ? "reads through the page cache were asked for"
@@ -128,9 +153,16 @@ ReadPlan plan_reads(const std::vector<FileWants>& wants, std::uint64_t nbytes, b
   return plan;
 }
 
-void describe_landing(const ReadPlan& plan, Stats& stats) {
-  stats.landing = stats.bytes_direct == 0 ? "copied" : plan.landing.in_place ? "in place" : "staged";
-  stats.reason = stats.path == "buffered" ? plan.buffered_because : plan.landing.reason;
+void describe_landing(const LandingChoice& choice, std::string_view buffered_because, Stats& stats) {
+  stats.reason = choice.reason;
+  if (stats.bytes_direct == 0) {
+    stats.landing = "copied";
+  } else if (choice.way == LandingWay::kByPage) {
+    describe_pages(stats);
+  } else {
+    stats.landing = choice.way == LandingWay::kInPlace ? "in place" : "staged";
+  }
+  if (stats.path == "buffered") stats.reason = buffered_because;
 }
 
 void check_checksums(const Reader::State& state, ChecksumCollector& collector,
@@ -148,14 +180,16 @@ LoadResult load_selection(const Reader::State& state, const Selection& selection
   const Stopwatch watch;
   const auto pool = host_pool(options.pool);
   std::vector<Landed> landed;
-  bool hot = !selection.files.empty();
+  TargetMemory memory{.hot = !selection.files.empty()};
   for (const FileSelection& file : selection.files) {
     landed.push_back(take_memory(file, options.dtype, *pool));
-    hot = hot && landed.back().arena->reused;
+    const Arena& arena = *landed.back().arena;
+    memory.hot = memory.hot && arena.reused;
+    memory.may_be_huge = memory.may_be_huge || arena.pages != nullptr;
   }
   LoadResult result;
   auto batch = std::make_shared<ReadBatch>();
-  batch->populate = !hot;
+  batch->populate = !memory.hot;
   ChecksumCollector collector;
   std::vector<std::optional<std::uint32_t>> expected;
   std::vector<bool> loaded(options.verify ? state.tensors.size() : 0);
@@ -176,8 +210,11 @@ LoadResult load_selection(const Reader::State& state, const Selection& selection
     batch->memory.push_back(landed[i].arena);
     count_tensors(landed[i], result.stats);
   }
-  ReadPlan plan = plan_reads(wants, selection.nbytes, hot, options, options.verify);
+  ReadPlan plan = plan_reads(wants, selection.nbytes, memory, options, options.verify);
   batch->tasks = std::move(plan.tasks);
+  for (std::size_t i = 0; i < landed.size(); ++i) {
+    batch->tasks[i].pages = landed[i].arena->pages.get();
+  }
 
   {
     Crew crew(plan.settings, pool);
@@ -194,7 +231,7 @@ LoadResult load_selection(const Reader::State& state, const Selection& selection
   if (options.verify) check_checksums(state, collector, expected, loaded);
 
   result.stats.bytes = selection.nbytes;
-  describe_landing(plan, result.stats);
+  describe_landing(plan.landing, plan.buffered_because, result.stats);
   result.stats.seconds = watch.seconds();
   return result;
 }

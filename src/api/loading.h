@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "api/placement.h"
@@ -62,12 +63,19 @@ Landed take_memory(const FileSelection& selection, std::optional<DType> dtype, H
 
 Tensor make_tensor(const TensorInfo& info, const Placed& placed, const std::shared_ptr<Arena>& arena);
 
-// Whether direct reads should land in place, and why.
+// The memory that a load goes to.
+struct TargetMemory {
+  bool hot = false;          // it was touched before
+  bool may_be_huge = false;  // it is an arena with room for huge pages, which blocks can be placed on
+};
+
+// How direct reads should land, and why.
 struct LandingChoice {
-  bool in_place = false;
+  LandingWay way = LandingWay::kStaged;
   std::string reason;
 };
-LandingChoice choose_landing(Landing asked, bool memory_is_hot, const File& file, std::uint64_t nbytes);
+LandingChoice choose_landing(Landing asked, TargetMemory memory, const File& file, std::uint64_t nbytes,
+                             std::uint64_t block_size);
 
 // All that is decided before the first byte moves.
 struct ReadPlan {
@@ -77,13 +85,12 @@ struct ReadPlan {
   const char* buffered_because = "";  // why bytes go through the page cache, where they do
 };
 
-// Decides how `wants` (`nbytes` in all) are read. `hot`: the memory that their segments name was touched before. With
-// `verify`, blocks keep the segments apart.
-ReadPlan plan_reads(const std::vector<FileWants>& wants, std::uint64_t nbytes, bool hot, const LoadOptions& options,
-                    bool verify);
+// Decides how `wants` (`nbytes` in all) are read. With `verify`, blocks keep the segments apart.
+ReadPlan plan_reads(const std::vector<FileWants>& wants, std::uint64_t nbytes, TargetMemory memory,
+                    const LoadOptions& options, bool verify);
 
-// Says in the statistics, which have their path already, how bytes landed and why.
-void describe_landing(const ReadPlan& plan, Stats& stats);
+// Says in the statistics, which have counted everything and have their path already, how bytes landed and why.
+void describe_landing(const LandingChoice& choice, std::string_view buffered_because, Stats& stats);
 
 // Reads `wants` (`nbytes` in all) into the memory their segments name, and says how in the statistics. `hot`: that
 // memory was touched before. With `verify`, segments are whole tensors and their checksums are checked.

@@ -27,7 +27,7 @@ Throughput measure_read(const std::filesystem::path& path, const IoOptions& io, 
   auto batch = std::make_shared<ReadBatch>();
   batch->discard = true;
   batch->tasks.push_back(
-      plan_file({file, {{0, nbytes, 0}}}, {CachePolicy::kDirect, false, false}, settings.block_size));
+      plan_file({file, {{0, nbytes, 0}}}, {CachePolicy::kDirect, LandingWay::kStaged, false}, settings.block_size));
   const bool direct = static_cast<bool>(file->direct().fd);
   Crew crew(settings, host_pool(nullptr));
   const Stopwatch watch;

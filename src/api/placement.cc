@@ -4,13 +4,20 @@
 
 #include "base/bytes.h"
 #include "base/error.h"
+#include "memory/huge_pages.h"
 
 namespace penstock {
 namespace {
 
 constexpr std::uint64_t kPage = 4096;
 constexpr std::uint64_t kCacheLine = 64;
-constexpr std::uint64_t kLargeRun = 256 * kKiB;  // below this, alignment to a page is not worth its waste
+// Below these, alignment to a page and to a huge page is not worth its waste.
+constexpr std::uint64_t kLargeRun = 256 * kKiB;
+constexpr std::uint64_t kHugeRun = 8 * kMiB;
+
+std::uint64_t alignment_of_run(std::uint64_t nbytes) {
+  return nbytes >= kHugeRun ? kHugePage : nbytes >= kLargeRun ? kPage : kCacheLine;
+}
 
 bool keeps_its_place(const TensorInfo& tensor, DType dtype) {
   return dtype == tensor.dtype && is_aligned(tensor.offset, dtype_alignment(tensor.dtype));
@@ -66,7 +73,7 @@ Placement place_tensors(std::span<const TensorInfo* const> tensors, std::optiona
            keeps_its_place(*tensors[last], loaded_dtype(*tensors[last], wanted))) {
       run_end += tensors[last++]->nbytes;
     }
-    cursor = congruent_address(cursor, first.offset, run_end - first.offset >= kLargeRun ? kPage : kCacheLine);
+    cursor = congruent_address(cursor, first.offset, alignment_of_run(run_end - first.offset));
     for (; i < last; ++i) {
       const TensorInfo& tensor = *tensors[i];
       placement.tensors[i] = {cursor, tensor.nbytes, tensor.dtype, false};

@@ -1,8 +1,9 @@
 // Where the tensors of one file go in an arena. Pure.
 //
 // Tensors that lie together in the file stay together in memory, so that they are read in few large requests; a large
-// run starts at an address congruent to its file offset modulo the page size, so that direct reads can land in place.
-// Tensors that are converted, or whose offset is not a multiple of their element size, get a place of their own.
+// run starts at an address congruent to its file offset modulo the page size (a very large one: the size of a huge
+// page), so that direct reads can land in place. Tensors that are converted, or whose offset is not a multiple of their
+// element size, get a place of their own.
 #pragma once
 
 #include <cstdint>

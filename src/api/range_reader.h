@@ -27,7 +27,7 @@ class RangeReader {
     const std::uint64_t begin = align_down(offset, alignment);
     const std::uint64_t length = align_up(offset + nbytes, alignment) - begin;
     thread_local Mapping scratch;
-    if (scratch.size() < length) scratch = Mapping::anonymous(length, /*huge_pages=*/false);
+    if (scratch.size() < length) scratch = Mapping::anonymous(length);
     read_whole(begin, length, offset + nbytes - begin, scratch.data());
     use(scratch.data() + (offset - begin));
   }

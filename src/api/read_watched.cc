@@ -17,7 +17,7 @@ std::uint64_t read_watched(const std::vector<FileWants>& wants, const IoOptions&
   batch->discard = true;
   batch->observe = std::move(observe);
   for (const FileWants& file : wants) {
-    batch->tasks.push_back(plan_file(file, {CachePolicy::kAuto, false, true}, settings.block_size));
+    batch->tasks.push_back(plan_file(file, {CachePolicy::kAuto, LandingWay::kStaged, true}, settings.block_size));
   }
   Crew crew(settings, host_pool(nullptr));
   start_reading(crew, batch);

@@ -71,9 +71,17 @@ void take_snapshot(std::span<const std::unique_ptr<ShardSave>> files, HostPool& 
     copies.push_back({*file, image, file->tensor_parts(), kind ? std::make_unique<ChecksumCollector>(*kind) : nullptr});
     image += align_up(file->nbytes(), page_size());
   }
+  const unsigned threads = decide_settings(io, size).threads;
+  if (arena->pages != nullptr && !arena->reused) {
+    // Before the copies, which know no pages: two of them may share one.
+    fan_out(arena->size() / kHugePage, threads, [&](std::size_t number) {
+      check();
+      arena->pages->have(arena->data() + number * kHugePage, kHugePage);
+    });
+  }
   std::vector<CopyPiece> pieces;
   for (const FileCopy& file : copies) cut(file, pieces);
-  fan_out(pieces.size(), decide_settings(io, size).threads, [&](std::size_t number) {
+  fan_out(pieces.size(), threads, [&](std::size_t number) {
     check();
     copy(pieces[number], !arena->reused);
   });

@@ -87,12 +87,13 @@ struct TensorStream::State {
         collector->add(piece.owner, piece.offset, bytes, piece.nbytes);
       };
     }
-    const LandingChoice landing =
-        choose_landing(options.landing, batch.landed.arena->reused, *selection.file, selection.nbytes());
-    any_staged = any_staged || !landing.in_place;
-    reason = landing.reason;
+    const Arena& arena = *batch.landed.arena;
+    const LandingChoice choice = choose_landing(options.landing, {arena.reused, arena.pages != nullptr},
+                                                *selection.file, selection.nbytes(), settings.block_size);
+    if (landing.reason.empty() || choice.way != LandingWay::kInPlace) landing = choice;
     batch.reading->tasks.push_back(plan_file({selection.file, batch.landed.placement.segments},
-                                             {options.cache, landing.in_place, options.verify}, settings.block_size));
+                                             {options.cache, choice.way, options.verify}, settings.block_size));
+    batch.reading->tasks.back().pages = arena.pages.get();
     for (const Placed& placed : batch.landed.placement.tensors) stats.tensors_moved += placed.moved;
     batch.selection = std::move(selection);
     start_reading(*crew, batch.reading);
@@ -155,8 +156,7 @@ struct TensorStream::State {
     ended = true;
     crew->stop();
     describe(*crew, settings, stats);
-    stats.landing = stats.bytes_direct == 0 ? "copied" : any_staged ? "staged" : "in place";
-    stats.reason = stats.path == "buffered" ? "the bytes came from the page cache" : reason;
+    describe_landing(landing, "the bytes came from the page cache", stats);
     stats.seconds = watch.seconds();
   }
 
@@ -173,10 +173,9 @@ struct TensorStream::State {
   std::uint64_t ahead = 0;  // bytes read or being read and not handed out
   std::uint64_t total = 0;
   bool accepted = false;  // the first batch was checked
-  bool any_staged = false;
+  LandingChoice landing;  // of the last batch, if not all land in place
   bool ended = false;
   std::exception_ptr failure;
-  std::string reason;
   Stats stats;
 };
 

@@ -17,10 +17,10 @@
 namespace penstock {
 namespace {
 
-constexpr std::uint64_t kHugePage = 2 * kMiB;
 constexpr std::uint64_t kCacheLine = 64;
 constexpr std::uint64_t kLittle = 128 * kKiB;  // mapping less than this costs more than it is worth
 constexpr std::uint64_t kDefaultKept = 4 * kGiB;
+constexpr std::uint64_t kWorthHugePages = 16 * kMiB;
 
 // Memory that comes back again and again is offered to the kernel only when nobody has wanted it for a while: that
 // makes every page clean, and dirtying them again took a fifth of a snapshot's time.
@@ -35,25 +35,24 @@ constexpr bool fits(std::uint64_t kept, std::uint64_t wanted) {
 
 }  // namespace
 
-Mapping Mapping::anonymous(std::size_t nbytes, bool huge_pages) {
-  const std::uint64_t granule = huge_pages ? kHugePage : page_size();
-  const std::size_t rounded = std::max<std::size_t>(align_up(nbytes, granule), granule);
-  // Huge pages need a start at a multiple of their size, so more is mapped and the edges are given back.
-  const std::size_t slack = huge_pages ? kHugePage : 0;
-  void* raw = rounded < nbytes ? MAP_FAILED
-                               : ::mmap(nullptr, rounded + slack, PROT_READ | PROT_WRITE,
-                                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+Mapping Mapping::anonymous(std::size_t nbytes, std::size_t alignment) {
+  const std::size_t rounded = std::max<std::size_t>(align_up(nbytes, page_size()), page_size());
+  // The kernel aligns to pages only, so more is mapped and the edges are given back.
+  const std::size_t slack = alignment > page_size() ? alignment : 0;
+  void* raw = rounded < nbytes || rounded + slack < rounded
+                  ? MAP_FAILED
+                  : ::mmap(nullptr, rounded + slack, PROT_READ | PROT_WRITE,
+                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (raw == MAP_FAILED) {
     throw Error(ErrorKind::kMemory, fmt::format("cannot allocate {} bytes of memory: {}", nbytes, errno_text(ENOMEM)),
                 ENOMEM);
   }
-  if (!huge_pages) return Mapping(raw, rounded);
+  if (slack == 0) return Mapping(raw, rounded);
   const auto begin = reinterpret_cast<std::uintptr_t>(raw);
-  const std::uintptr_t aligned = align_up(begin, kHugePage);
+  const std::uintptr_t aligned = align_up(begin, alignment);
   if (aligned > begin) ::munmap(raw, aligned - begin);
   const std::uintptr_t tail = begin + slack - aligned;
   if (tail > 0) ::munmap(reinterpret_cast<void*>(aligned + rounded), tail);
-  ::madvise(reinterpret_cast<void*>(aligned), rounded, MADV_HUGEPAGE);
   return Mapping(reinterpret_cast<void*>(aligned), rounded);
 }
 
@@ -85,6 +84,10 @@ std::shared_ptr<Arena> HostPool::allocate(std::size_t nbytes) {
   return nbytes < kLittle ? allocate_little(nbytes) : allocate(nbytes, huge_pages_);
 }
 
+bool HostPool::may_be_huge(std::size_t nbytes) const {
+  return (huge_pages_ || nbytes >= kWorthHugePages) && huge_pages_setting() != "never";
+}
+
 std::shared_ptr<Arena> HostPool::allocate_little(std::size_t nbytes) {
   auto arena = std::make_shared<Arena>();
   arena->heap_size = std::max<std::size_t>(align_up(nbytes, kCacheLine), kCacheLine);
@@ -103,8 +106,11 @@ std::shared_ptr<Arena> HostPool::allocate(std::size_t nbytes, bool huge_pages) {
   std::unique_ptr<Arena> arena = take_kept(nbytes, huge_pages);
   if (arena == nullptr) {
     arena = std::make_unique<Arena>();
-    arena->mapping = Mapping::anonymous(nbytes, huge_pages);
+    const bool has_room = huge_pages || may_be_huge(nbytes);
+    arena->mapping = Mapping::anonymous(nbytes, has_room ? kHugePage : page_size());
     arena->huge_pages = huge_pages;
+    if (huge_pages) ::madvise(arena->data(), arena->size(), MADV_HUGEPAGE);
+    if (has_room) arena->pages = std::make_unique<HugePages>(arena->data(), arena->size(), huge_pages);
     const std::lock_guard lock(mutex_);
     used_bytes_ += arena->size();
   }
@@ -118,8 +124,7 @@ std::unique_ptr<Arena> HostPool::take_kept(std::size_t nbytes, bool huge_pages) 
   const std::lock_guard lock(mutex_);
   auto best = kept_.end();
   for (auto it = kept_.begin(); it != kept_.end(); ++it) {
-    if ((*it)->huge_pages != huge_pages || !fits((*it)->size(), align_up(nbytes, huge_pages ? kHugePage : page_size())))
-      continue;
+    if ((*it)->huge_pages != huge_pages || !fits((*it)->size(), align_up(nbytes, page_size()))) continue;
     if (best == kept_.end() || (*it)->size() < (*best)->size()) best = it;
   }
   if (best == kept_.end()) return nullptr;

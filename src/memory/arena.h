@@ -14,6 +14,7 @@
 #include <span>
 
 #include "base/later.h"
+#include "memory/huge_pages.h"
 #include "penstock/memory.h"
 
 namespace penstock {
@@ -22,8 +23,8 @@ namespace penstock {
 class Mapping {
  public:
   Mapping() = default;
-  // Throws Error(kMemory).
-  static Mapping anonymous(std::size_t nbytes, bool huge_pages);
+  // Starts at a multiple of the page size and of `alignment`, a power of two. Throws Error(kMemory).
+  static Mapping anonymous(std::size_t nbytes, std::size_t alignment = 1);
   // Takes over what mmap returned.
   Mapping(void* data, std::size_t nbytes) noexcept : data_(static_cast<std::byte*>(data)), nbytes_(nbytes) {}
   Mapping(Mapping&& other) noexcept;
@@ -40,8 +41,9 @@ class Mapping {
 
 struct Arena {
   Mapping mapping;
-  bool huge_pages = false;
-  bool reused = false;  // its pages were touched before, and most likely are still there
+  bool huge_pages = false;           // all of it was asked for as such
+  std::unique_ptr<HugePages> pages;  // nothing for memory too small to have any
+  bool reused = false;               // its pages were touched before, and most likely are still there
   std::unique_ptr<std::byte[], void (*)(void*)> heap{nullptr, nullptr};  // in place of a mapping, for little
   std::size_t heap_size = 0;
   bool warm = false;  // kept, and nothing that the kernel may take
@@ -60,6 +62,8 @@ class HostPool final : public MemoryPool, public std::enable_shared_from_this<Ho
   // At least `nbytes`, contents undefined, aligned to a page (to a cache line below 128 KiB: so little comes from the
   // heap and is not kept). Throws Error(kMemory).
   std::shared_ptr<Arena> allocate(std::size_t nbytes);
+  // Whether such memory may come in huge pages.
+  bool may_be_huge(std::size_t nbytes) const;
   // The same on huge pages where the system has them: for staging blocks, which are small and always hot.
   std::shared_ptr<Arena> allocate_staging(std::size_t nbytes);
 

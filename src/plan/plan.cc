@@ -26,8 +26,9 @@ class Planner {
 
  private:
   void add(const Segment& segment) {
-    const std::uint64_t begin = align_up(segment.offset, options_.alignment);
-    const std::uint64_t end = align_down(segment.end(), options_.alignment);
+    const std::uint64_t granule = std::max(options_.alignment, options_.straight_granule);
+    const std::uint64_t begin = align_up(segment.offset, granule);
+    const std::uint64_t end = align_down(segment.end(), granule);
     if (!can_go_straight(segment, begin, end)) return add_staged(segment, segment.offset, segment.end());
     // The misaligned edges share staged blocks with their neighbours.
     add_staged(segment, segment.offset, begin);
@@ -38,7 +39,8 @@ class Planner {
   bool can_go_straight(const Segment& segment, std::uint64_t begin, std::uint64_t end) const {
     return options_.allow_straight && segment.straight && !segment.converts() && begin < end &&
            end - begin >= options_.smallest_straight &&
-           is_aligned(segment.address + (begin - segment.offset), options_.memory_alignment);
+           is_aligned(segment.address + (begin - segment.offset),
+                      std::max(options_.memory_alignment, options_.straight_granule));
   }
 
   void add_straight(const Segment& segment, std::uint64_t begin, std::uint64_t end) {

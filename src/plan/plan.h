@@ -58,6 +58,7 @@ struct PlanOptions {
   std::uint64_t memory_alignment = 4096;        // of addresses that blocks move straight to or from
   std::uint64_t largest_gap = 128 * kKiB;       // unwanted bytes that are read to save a request; 0 for writes
   std::uint64_t smallest_straight = 64 * kKiB;  // straight moves shorter than this are not worth a request of their own
+  std::uint64_t straight_granule = 1;           // straight moves begin and end at its multiples, in file and memory
   bool allow_straight = true;
 };
 

@@ -63,6 +63,22 @@ TEST(PlanTest, a_congruent_run_goes_straight_but_for_its_edges) {
   EXPECT_FALSE(plan.blocks[4].straight);
 }
 
+TEST(PlanTest, with_a_granule_only_its_multiples_go_straight) {
+  PlanOptions options = kSmall;
+  options.straight_granule = 4096;
+  const Segment congruent[] = {{100, 12'000, 4096 * 5 + 100}};
+  const Plan plan = plan_blocks(congruent, options);
+  ASSERT_EQ(plan.blocks.size(), 3u);
+  EXPECT_FALSE(plan.blocks[0].straight);
+  EXPECT_TRUE(plan.blocks[1].straight);
+  EXPECT_EQ(plan.blocks[1].offset, 4096u);
+  EXPECT_EQ(plan.blocks[1].length, 4096u);
+  EXPECT_EQ(plan.pieces[plan.blocks[1].first_piece].address, 4096u * 6);
+  EXPECT_FALSE(plan.blocks[2].straight);
+  const Segment elsewhere[] = {{100, 12'000, 4096 * 5 + 612}};  // congruent to the alignment alone
+  for (const Block& block : plan_blocks(elsewhere, options).blocks) EXPECT_FALSE(block.straight);
+}
+
 TEST(PlanTest, memory_that_does_not_match_is_staged) {
   const Segment segments[] = {{0, 8192, 8}};
   for (const Block& block : plan_blocks(segments, kSmall).blocks) EXPECT_FALSE(block.straight);

@@ -15,7 +15,9 @@ PlanOptions plan_options(const File* direct, const ReadPolicy& policy, std::uint
   options.block_size = block_size;
   options.alignment = direct != nullptr ? direct->direct().alignment.offset : 1;
   options.memory_alignment = direct != nullptr ? direct->direct().alignment.memory : 1;
-  options.allow_straight = direct != nullptr && policy.in_place;
+  options.allow_straight =
+      policy.landing == LandingWay::kByPage || (policy.landing == LandingWay::kInPlace && direct != nullptr);
+  if (policy.landing == LandingWay::kByPage) options.straight_granule = kHugePage;
   return options;
 }
 
@@ -43,6 +45,7 @@ const char* name_path(std::uint64_t direct, std::uint64_t buffered) {
 ReadTask plan_file(const FileWants& wants, const ReadPolicy& policy, std::uint64_t block_size) {
   ReadTask task;
   task.file = wants.file;
+  task.by_page = policy.landing == LandingWay::kByPage;
   const File& file = *wants.file;
   const std::vector<Segment> segments = coalesce(wants.segments, policy.keep_owners);
   const ByteRange range = hull(segments);

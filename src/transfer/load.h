@@ -32,10 +32,17 @@ struct FileWants {
   std::vector<Segment> segments;  // by offset
 };
 
+// How direct reads land.
+enum class LandingWay : std::uint8_t {
+  kStaged,   // in staging blocks, which are copied out
+  kInPlace,  // straight in the segments' memory where alignment allows
+  kByPage,   // in place on huge pages, where the destination has them; else staged
+};
+
 struct ReadPolicy {
   CachePolicy cache = CachePolicy::kAuto;  // not kMap
-  bool in_place = false;                   // land straight in the segments' memory where alignment allows
-  bool keep_owners = false;                // pieces never span two segments
+  LandingWay landing = LandingWay::kStaged;
+  bool keep_owners = false;  // pieces never span two segments
 };
 
 // Plans the reads of one file. Opens it for direct I/O where the policy wants that.

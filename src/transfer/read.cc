@@ -34,26 +34,27 @@ class ReadJob final : public Job {
       read_buffered(staging);
       return false;
     }
+    straight_ = block_.straight && has_its_pages();
     const auto length = static_cast<std::uint32_t>(block_.length);
     const std::uint64_t left = task_.file->size() - block_.offset;
     transfer.minimum = static_cast<std::uint32_t>(std::min<std::uint64_t>(length, left));
     transfer.alignment = task_.file->direct().alignment.offset;
     transfer.request.operation = IoRequest::Operation::kRead;
     transfer.request.fd = task_.file->direct().fd.get();
-    transfer.request.data = block_.straight ? at_address(first_piece().address) : staging;
+    transfer.request.data = straight_ ? at_address(first_piece().address) : staging;
     transfer.request.length = length;
     transfer.request.offset = block_.offset;
-    transfer.request.buffer_index = block_.straight ? -1 : staging_index;
+    transfer.request.buffer_index = straight_ ? -1 : staging_index;
     return true;
   }
 
   void finish(std::byte* staging) override {
-    if (!block_.straight) land(staging, block_.offset);
-    if (block_.straight && batch_->observe) batch_->observe(first_piece(), at_address(first_piece().address));
+    if (!straight_) land(staging, block_.offset);
+    if (straight_ && batch_->observe) batch_->observe(first_piece(), at_address(first_piece().address));
     moved_ = payload();
     counters_.bytes_direct += moved_;
     counters_.bytes_on_device += block_.length;
-    if (!block_.straight) counters_.bytes_copied += moved_;
+    if (!straight_) counters_.bytes_copied += moved_;
   }
 
   std::exception_ptr failure(const Finished& finished) const override {
@@ -71,6 +72,12 @@ class ReadJob final : public Job {
   const Piece* begin() const { return task_.plan.pieces.data() + block_.first_piece; }
   const Piece* end() const { return begin() + block_.piece_count; }
 
+  // Whether the memory of a straight block can be read into as it is. Asks for huge pages where they are wanted.
+  bool has_its_pages() const {
+    if (!task_.by_page) return true;
+    return task_.pages != nullptr && task_.pages->have(at_address(first_piece().address), block_.length);
+  }
+
   std::uint64_t payload() const {
     std::uint64_t bytes = 0;
     for (const Piece* piece = begin(); piece != end(); ++piece) bytes += piece->nbytes;
@@ -83,7 +90,7 @@ class ReadJob final : public Job {
     const std::uint64_t nbytes = end()[-1].offset + end()[-1].nbytes - first;
     const Piece& piece = first_piece();
     if (block_.piece_count == 1 && piece.from == piece.to && !batch_->discard) {
-      if (batch_->populate) populate(at_address(piece.address), piece.nbytes);
+      if (!(block_.straight && has_its_pages()) && batch_->populate) populate(at_address(piece.address), piece.nbytes);
       file.read(piece.offset, at_address(piece.address), piece.nbytes);
       if (batch_->observe) batch_->observe(piece, at_address(piece.address));
     } else {
@@ -125,6 +132,7 @@ class ReadJob final : public Job {
   const Block& block_;
   const bool buffered_;
   const bool drop_behind_;
+  bool straight_ = false;
   std::uint64_t moved_ = 0;  // bytes that arrived
 };
 

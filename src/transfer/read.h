@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "io/file.h"
+#include "memory/huge_pages.h"
 #include "plan/plan.h"
 #include "transfer/batch.h"
 #include "transfer/crew.h"
@@ -18,6 +19,8 @@ struct ReadTask {
   Plan plan;
   std::vector<bool> buffered;     // per block: read through the page cache
   std::vector<bool> drop_behind;  // per block: leave no pages of it in the cache afterwards
+  bool by_page = false;           // blocks go straight only where the destination has huge pages
+  HugePages* pages = nullptr;     // of the destination, if it can have any
 };
 
 // Sees every piece once, where its bytes (as they are in the file) are in memory. Called from several threads.

@@ -81,9 +81,9 @@ TEST_P(TransferTest, reads_land_right_however_rough_the_way) {
   testing::write_file(directory_ / "file", content);
   std::fill(content.begin() + kMiB, content.begin() + kMiB + 100, std::byte{0});
   for (const CachePolicy cache : {CachePolicy::kAuto, CachePolicy::kDirect, CachePolicy::kBuffered}) {
-    for (const bool in_place : {false, true}) {
-      EXPECT_TRUE(read({}, {cache, in_place, false}) == content);
-      EXPECT_TRUE(read(kRough, {cache, in_place, true}) == content);
+    for (const LandingWay landing : {LandingWay::kStaged, LandingWay::kInPlace, LandingWay::kByPage}) {
+      EXPECT_TRUE(read({}, {cache, landing, false}) == content);
+      EXPECT_TRUE(read(kRough, {cache, landing, true}) == content);
     }
   }
 }
@@ -107,7 +107,7 @@ TEST_P(TransferTest, a_failed_read_names_file_place_and_cause) {
   if (!File::open(directory_ / "file").direct().fd)
     GTEST_SKIP() << "the filesystem of " << directory_.path() << " refuses direct I/O";
   try {
-    read({.fail_at = 5, .error_number = EIO}, {CachePolicy::kDirect, false, false});
+    read({.fail_at = 5, .error_number = EIO}, {CachePolicy::kDirect, LandingWay::kStaged, false});
     FAIL();
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::kIo);
@@ -138,7 +138,7 @@ TEST_P(TransferTest, an_engine_that_breaks_down_is_an_error_and_not_a_hang) {
   testing::write_file(directory_ / "file", testing::random_bytes(kSize));
   if (!File::open(directory_ / "file").direct().fd) GTEST_SKIP() << "no direct I/O on " << directory_.path();
   try {
-    read({.break_at = 4}, {CachePolicy::kDirect, false, false});
+    read({.break_at = 4}, {CachePolicy::kDirect, LandingWay::kStaged, false});
     FAIL();
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::kIo);
@@ -164,7 +164,7 @@ TEST_P(TransferTest, a_progress_function_can_stop_it) {
   const auto arena = pool_->allocate(kSize);
   auto batch = std::make_shared<ReadBatch>();
   batch->tasks.push_back(plan_file({file, {{0, kSize, reinterpret_cast<std::uintptr_t>(arena->data())}}},
-                                   {CachePolicy::kDirect, false, false}, 64 * kKiB));
+                                   {CachePolicy::kDirect, LandingWay::kStaged, false}, 64 * kKiB));
   Crew crew(settings({.delay_microseconds = 20'000}), pool_);
   start_reading(crew, batch);
   const Stopwatch watch;

@@ -1,0 +1,141 @@
+// Loads into memory that comes in huge pages, in small ones, or in both: the same bytes, whichever it is.
+#include <gtest/gtest.h>
+
+#include "base/bytes.h"
+#include "memory/huge_pages.h"
+#include "penstock/doctor.h"
+#include "penstock/measure.h"
+#include "penstock/reader.h"
+#include "penstock/writer.h"
+#include "testing/files.h"
+
+namespace penstock {
+namespace {
+
+using testing::TempDir;
+
+constexpr std::uint64_t kBlock = 2 * kMiB;
+
+class LandingTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (huge_pages_setting() == "never") GTEST_SKIP() << "this process has no transparent huge pages";
+    save(path_, 1);
+    drop_page_cache(path_);
+  }
+
+  // Tensors that begin and end anywhere, with little ones between.
+  void save(const std::filesystem::path& path, std::uint32_t seed, SaveOptions options = {}) {
+    options.checksums = true;
+    Writer writer(path, options);
+    for (const std::uint64_t nbytes : {9 * kMiB + 512, 20ul, 30 * kMiB, 100 * kKiB, 7ul, 12 * kMiB + 3}) {
+      const std::string name = std::to_string(seed) + "." + std::to_string(nbytes);
+      tensors_[name] = testing::random_bytes(nbytes, seed++);
+      writer.add(name, DType::kU8, {static_cast<std::int64_t>(nbytes)}, tensors_[name].data());
+    }
+    writer.commit();
+  }
+
+  void expect_right(const Tensor& tensor) const {
+    const auto& expected = tensors_.at(tensor.name);
+    ASSERT_EQ(tensor.bytes.size(), expected.size());
+    EXPECT_TRUE(std::equal(expected.begin(), expected.end(), tensor.bytes.begin())) << tensor.name;
+  }
+
+  Stats load(const LoadOptions& options) const {
+    const LoadResult result = Reader(path_).load(options);
+    EXPECT_EQ(result.tensors.size(), tensors_.size());
+    for (const Tensor& tensor : result.tensors) expect_right(tensor);
+    return result.stats;
+  }
+
+  // Directly, in blocks that huge pages can take.
+  static LoadOptions options(bool insist = false) {
+    LoadOptions options;
+    options.cache = CachePolicy::kDirect;
+    options.io.block_size = kBlock;
+    options.pool = MemoryPool::create({.huge_pages = insist});
+    return options;
+  }
+
+  TempDir directory_;
+  const std::filesystem::path path_ = directory_ / "model.safetensors";
+  std::map<std::string, std::vector<std::byte>> tensors_;
+};
+
+TEST_F(LandingTest, huge_pages_are_landed_on_in_place) {
+  const LoadOptions insisting = options(/*insist=*/true);
+  const Stats stats = load(insisting);
+  if (stats.path != "direct") GTEST_SKIP() << "the filesystem of " << directory_.path() << " refuses direct I/O";
+  if (stats.landing == "staged") GTEST_SKIP() << "the kernel has no huge pages to give";
+  EXPECT_EQ(stats.landing, "in place");
+  EXPECT_LT(stats.bytes_copied, 2 * kBlock);  // the edges
+  EXPECT_NE(stats.reason.find("huge pages"), std::string::npos) << stats.reason;
+  // And again into the same memory, whose pages are known.
+  drop_page_cache(path_);
+  EXPECT_EQ(load(insisting).landing, "in place");
+}
+
+TEST_F(LandingTest, whether_they_come_or_not_the_bytes_are_right) {
+  const LoadOptions patient = options();
+  for (int i = 0; i < 3; ++i) {  // the second load has the memory of the first
+    const Stats stats = load(patient);
+    EXPECT_EQ(stats.bytes_direct + stats.bytes_buffered, stats.bytes);
+    EXPECT_LE(stats.bytes_copied, stats.bytes_direct);
+  }
+}
+
+TEST_F(LandingTest, checksums_and_copies_from_the_page_cache_see_the_same_bytes) {
+  for (const CachePolicy cache : {CachePolicy::kDirect, CachePolicy::kBuffered}) {
+    for (const bool verify : {false, true}) {
+      for (const bool insist : {false, true}) {
+        LoadOptions wanted = options(insist);
+        wanted.cache = cache;
+        wanted.verify = verify;
+        load(wanted);
+        load(wanted);
+      }
+    }
+  }
+}
+
+TEST_F(LandingTest, staging_can_be_asked_for) {
+  LoadOptions staged = options(/*insist=*/true);
+  staged.landing = Landing::kStaged;
+  const Stats stats = load(staged);
+  EXPECT_EQ(stats.bytes_copied, stats.bytes_direct);
+}
+
+TEST_F(LandingTest, streams_land_there_too) {
+  LoadOptions wanted = options(/*insist=*/true);
+  TensorStream stream = Reader(path_).stream(wanted);
+  std::size_t count = 0;
+  while (const auto tensor = stream.next()) {
+    expect_right(*tensor);
+    ++count;
+  }
+  EXPECT_EQ(count, tensors_.size());
+}
+
+TEST_F(LandingTest, files_too_small_for_huge_pages_may_lie_beside_large_ones) {
+  const auto shards = directory_ / "shards.safetensors.index.json";
+  tensors_.clear();
+  SaveOptions sharded;
+  sharded.max_shard_size = 31 * kMiB;
+  save(directory_ / "shards.safetensors", 50, sharded);
+  const LoadResult result = Reader(shards).load(options());
+  EXPECT_EQ(result.tensors.size(), tensors_.size());
+  for (const Tensor& tensor : result.tensors) expect_right(tensor);
+}
+
+TEST_F(LandingTest, the_doctor_leaves_open_which_it_will_be) {
+  const Diagnosis diagnosis = diagnose(path_, options());
+  if (!diagnosis.cold || diagnosis.cold->stats.path != "direct") {
+    GTEST_SKIP() << "the filesystem of " << directory_.path() << " refuses direct I/O";
+  }
+  EXPECT_EQ(diagnosis.cold->stats.landing, "in place or staged");
+  EXPECT_NE(diagnosis.cold->stats.reason.find("huge pages"), std::string::npos) << diagnosis.cold->stats.reason;
+}
+
+}  // namespace
+}  // namespace penstock
