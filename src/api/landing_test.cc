@@ -106,6 +106,21 @@ TEST_F(LandingTest, staging_can_be_asked_for) {
   EXPECT_EQ(stats.bytes_copied, stats.bytes_direct);
 }
 
+TEST_F(LandingTest, tensors_that_are_converted_are_staged_and_pages_are_not_blamed) {
+  const auto path = directory_ / "f32.safetensors";
+  Writer writer(path);
+  const auto bytes = testing::random_bytes(32 * kMiB, 9);
+  writer.add("one", DType::kF32, {static_cast<std::int64_t>(bytes.size() / 4)}, bytes.data());
+  writer.commit();
+  drop_page_cache(path);
+  LoadOptions converting = options(/*insist=*/true);
+  converting.dtype = DType::kBF16;
+  const Stats stats = Reader(path).load(converting).stats;
+  if (stats.path != "direct") GTEST_SKIP() << "the filesystem of " << directory_.path() << " refuses direct I/O";
+  EXPECT_EQ(stats.landing, "staged");
+  EXPECT_EQ(stats.reason.find("huge pages"), std::string::npos) << stats.reason;
+}
+
 TEST_F(LandingTest, streams_land_there_too) {
   LoadOptions wanted = options(/*insist=*/true);
   TensorStream stream = Reader(path_).stream(wanted);

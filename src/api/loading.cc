@@ -30,7 +30,7 @@ std::vector<Tensor> make_tensors(const Selection& selection, const std::vector<L
 
 // What came of landing by page. A block or two of the other kind, at the edges of a run, make nothing mixed.
 void describe_pages(Stats& stats) {
-  const std::uint64_t negligible = stats.bytes_direct / 100 + 2 * kHugePage;
+  const std::uint64_t negligible = stats.bytes_direct / 100 + std::min(2 * kHugePage, stats.bytes_direct / 4);
   if (stats.bytes_copied <= negligible) {
     stats.landing = "in place";
     stats.reason = "the destination has huge pages, so bytes land in place";
@@ -41,8 +41,23 @@ void describe_pages(Stats& stats) {
   } else {
     stats.landing = "mixed";
     stats.reason =
-        "bytes land in place on huge pages; where those did not come quickly, threads copy them to small ones";
+        "bytes land in place on huge pages; at the edges of runs, and where those did not come quickly, threads copy "
+        "them";
   }
+}
+
+LandingChoice stage(TargetMemory memory) {
+  return {LandingWay::kStaged,
+          memory.hot ? "the drive is a virtual one, which reads faster into a few large pages"
+                     : "the destination is fresh memory, so threads copy bytes there and take its page faults in "
+                       "parallel"};
+}
+
+bool has_straight_read(const ReadTask& task) {
+  for (std::size_t i = 0; i < task.plan.blocks.size(); ++i) {
+    if (task.plan.blocks[i].straight && !task.buffered[i]) return true;
+  }
+  return false;
 }
 
 }  // namespace
@@ -129,11 +144,7 @@ LandingChoice choose_landing(Landing asked, TargetMemory memory, const File& fil
             "bytes land in place where the destination has huge pages, or they come quickly; elsewhere threads copy "
             "them"};
   }
-  if (!memory.hot) {
-    return {LandingWay::kStaged,
-            "the destination is fresh memory, so threads copy bytes there and take its page faults in parallel"};
-  }
-  return {LandingWay::kStaged, "the drive is a virtual one, which reads faster into a few large pages"};
+  return stage(memory);
 }
 
 ReadPlan plan_reads(const std::vector<FileWants>& wants, std::uint64_t nbytes, TargetMemory memory,
@@ -145,6 +156,11 @@ ReadPlan plan_reads(const std::vector<FileWants>& wants, std::uint64_t nbytes, T
   const CachePolicy cache = options.cache == CachePolicy::kMap ? CachePolicy::kBuffered : options.cache;
   const ReadPolicy policy{cache, plan.landing.way, verify};
   for (const FileWants& file : wants) plan.tasks.push_back(plan_file(file, policy, plan.settings.block_size));
+  // Tensors that are converted, misaligned or small leave no page to choose.
+  if (plan.landing.way == LandingWay::kByPage &&
+      std::none_of(plan.tasks.begin(), plan.tasks.end(), has_straight_read)) {
+    plan.landing = stage(memory);
+  }
   const auto is_refused = [](const ReadTask& task) { return !task.drop_behind.empty(); };
   plan.buffered_because = cache == CachePolicy::kBuffered ? "reads through the page cache were asked for"
                           : std::any_of(plan.tasks.begin(), plan.tasks.end(), is_refused)

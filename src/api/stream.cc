@@ -90,7 +90,7 @@ struct TensorStream::State {
     const Arena& arena = *batch.landed.arena;
     const LandingChoice choice = choose_landing(options.landing, {arena.reused, arena.pages != nullptr},
                                                 *selection.file, selection.nbytes(), settings.block_size);
-    if (landing.reason.empty() || choice.way != LandingWay::kInPlace) landing = choice;
+    if (landing.reason.empty() || choice.way > landing.way) landing = choice;
     batch.reading->tasks.push_back(plan_file({selection.file, batch.landed.placement.segments},
                                              {options.cache, choice.way, options.verify}, settings.block_size));
     batch.reading->tasks.back().pages = arena.pages.get();
@@ -173,7 +173,7 @@ struct TensorStream::State {
   std::uint64_t ahead = 0;  // bytes read or being read and not handed out
   std::uint64_t total = 0;
   bool accepted = false;  // the first batch was checked
-  LandingChoice landing;  // of the last batch, if not all land in place
+  LandingChoice landing;  // of the batch that leaves the most open
   bool ended = false;
   std::exception_ptr failure;
   Stats stats;

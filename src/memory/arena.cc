@@ -109,7 +109,8 @@ std::shared_ptr<Arena> HostPool::allocate(std::size_t nbytes, bool huge_pages) {
     const bool has_room = huge_pages || may_be_huge(nbytes);
     arena->mapping = Mapping::anonymous(nbytes, has_room ? kHugePage : page_size());
     arena->huge_pages = huge_pages;
-    if (huge_pages) ::madvise(arena->data(), arena->size(), MADV_HUGEPAGE);
+    // Page by page, where it is not all: also on systems that would make every page huge, edges and gaps included.
+    if (has_room) ::madvise(arena->data(), arena->size(), huge_pages ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
     if (has_room) arena->pages = std::make_unique<HugePages>(arena->data(), arena->size(), huge_pages);
     const std::lock_guard lock(mutex_);
     used_bytes_ += arena->size();
@@ -134,6 +135,7 @@ std::unique_ptr<Arena> HostPool::take_kept(std::size_t nbytes, bool huge_pages) 
   used_bytes_ += arena->size();
   ::madvise(arena->data(), arena->size(), MADV_KEEPONFORK);
   arena->reused = true;
+  if (arena->pages != nullptr) arena->pages->settle();
   arena->warm = false;
   return arena;
 }

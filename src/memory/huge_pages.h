@@ -9,9 +9,10 @@
 // Safe from several threads, as long as no two ask about the same page at a time.
 #pragma once
 
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -22,34 +23,46 @@ inline constexpr std::uint64_t kHugePage = std::uint64_t{2} << 20;
 // Transparent ones for this process: "always", "madvise" or "never"; empty where the kernel does not say.
 std::string huge_pages_setting();
 
-// Says for how many pages huge ones are not worth asking for. Apart from HugePages for its own test.
+// Whether the next huge page is worth asking for, by what the last ones took. Apart from HugePages for its own test.
+// Safe from several threads.
 class HugePageLuck {
  public:
-  // False as often as the last dear pages suggest.
-  bool worth_asking() noexcept;
-  void was_cheap() noexcept;
-  void was_dear() noexcept;
+  // Handed out with every page that is asked for. What is told of one that was asked for before the last dear one says
+  // nothing new: several threads are kept waiting by the same shortage.
+  using Question = unsigned;
+
+  // Nothing, as often as the last dear pages suggest.
+  std::optional<Question> worth_asking();
+  void was_cheap(Question question);
+  void was_dear(Question question);
 
  private:
-  std::atomic<int> to_leave_{0};    // pages that stay small before the next is asked for
-  std::atomic<int> leave_next_{0};  // as many after the next dear one; 0: none was dear yet
-  std::atomic<int> cheap_{0};       // in a row
+  std::mutex mutex_;
+  Question current_ = 0;
+  int to_leave_ = 0;    // pages that stay small before the next is asked for
+  int leave_last_ = 0;  // as many after the last dear one; 0: none was dear yet
+  int cheap_ = 0;       // in a row
 };
 
 class HugePages {
  public:
-  // For memory that nobody has touched. `data` is a multiple of kHugePage. `insist`: all of it is asked for, whatever
-  // that takes.
+  // For memory that nobody has touched. `data` is a multiple of kHugePage. `insist`: all of it is advised to be huge
+  // already, and taken so whatever that costs.
   HugePages(std::byte* data, std::size_t nbytes, bool insist);
 
   // Whether all of [data, data + nbytes), whole pages of kHugePage, lies on huge ones. Pages that were never asked
-  // about are asked for, and lose what they hold: before anything lands there.
+  // about are asked for. What they hold is lost: before anything lands there.
   bool have(std::byte* data, std::uint64_t nbytes) noexcept;
+
+  // The memory has been used, also where nobody asked: what is not known to be huge stays as it is.
+  void settle() noexcept;
 
  private:
   enum class Page : std::uint8_t { kUntouched, kSmall, kHuge };
 
   bool have_page(std::size_t number) noexcept;
+  Page ask_for(std::byte* data) noexcept;
+  Page ask_again(std::byte* data) noexcept;
 
   std::byte* const data_;
   const bool insist_;

@@ -1,8 +1,11 @@
 #include "memory/huge_pages.h"
 
 #include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
 
 #include <cstring>
+#include <vector>
 
 #include "base/bytes.h"
 #include "memory/arena.h"
@@ -12,18 +15,20 @@ namespace {
 
 // How many are left small before the next is asked for.
 int left_after_dear(HugePageLuck& luck) {
-  luck.was_dear();
+  luck.was_dear(luck.worth_asking().value());
   int left = 0;
   while (!luck.worth_asking()) ++left;
   return left;
 }
 
+void are_cheap(HugePageLuck& luck, int count) {
+  for (int i = 0; i < count; ++i) luck.was_cheap(luck.worth_asking().value());
+}
+
 TEST(HugePageLuckTest, while_they_are_cheap_all_are_asked_for) {
   HugePageLuck luck;
-  for (int i = 0; i < 1000; ++i) {
-    EXPECT_TRUE(luck.worth_asking());
-    luck.was_cheap();
-  }
+  are_cheap(luck, 1000);
+  EXPECT_TRUE(luck.worth_asking());
 }
 
 TEST(HugePageLuckTest, ever_more_stay_small_while_the_next_is_dear_too) {
@@ -38,38 +43,69 @@ TEST(HugePageLuckTest, a_good_run_is_worth_another_try_soon) {
   HugePageLuck luck;
   const int first = left_after_dear(luck);
   left_after_dear(luck);
-  luck.was_cheap();
+  are_cheap(luck, 1);
   EXPECT_EQ(left_after_dear(luck), 4 * first);  // one is no run
-  for (int i = 0; i < 8; ++i) luck.was_cheap();
+  are_cheap(luck, 8);
   EXPECT_LT(left_after_dear(luck), first);
+}
+
+TEST(HugePageLuckTest, threads_that_wait_for_the_same_shortage_count_once) {
+  HugePageLuck one;
+  HugePageLuck eight;
+  std::vector<HugePageLuck::Question> questions;
+  for (int i = 0; i < 8; ++i) questions.push_back(eight.worth_asking().value());
+  for (const auto question : questions) eight.was_dear(question);
+  int left = 0;
+  while (!eight.worth_asking()) ++left;
+  EXPECT_EQ(left, left_after_dear(one));
 }
 
 class HugePagesTest : public ::testing::Test {
  protected:
   void SetUp() override {
     if (huge_pages_setting() == "never") GTEST_SKIP() << "this process has no transparent huge pages";
+    ::madvise(memory_.data(), memory_.size(), MADV_NOHUGEPAGE);
   }
 
+  std::byte* page(std::size_t number) const { return memory_.data() + number * kHugePage; }
+
   const Mapping memory_ = Mapping::anonymous(8 * kHugePage, kHugePage);
-  HugePages pages_{memory_.data(), memory_.size(), /*insist=*/true};
+  HugePages pages_{memory_.data(), memory_.size(), /*insist=*/false};
 };
 
 TEST_F(HugePagesTest, what_is_asked_for_is_had_and_writable) {
-  if (!pages_.have(memory_.data(), kHugePage)) GTEST_SKIP() << "the kernel has no huge page to give";
-  std::memset(memory_.data(), 7, kHugePage);
-  EXPECT_TRUE(pages_.have(memory_.data(), kHugePage));
+  if (!pages_.have(page(0), kHugePage)) GTEST_SKIP() << "the kernel has no huge page to give";
+  std::memset(page(0), 7, kHugePage);
+  EXPECT_TRUE(pages_.have(page(0), kHugePage));
+  EXPECT_EQ(page(0)[kHugePage / 2], std::byte{7});
 }
 
 TEST_F(HugePagesTest, parts_of_a_page_are_none) {
-  EXPECT_FALSE(pages_.have(memory_.data(), kHugePage / 2));
-  EXPECT_FALSE(pages_.have(memory_.data(), 3 * kHugePage / 2));
+  EXPECT_FALSE(pages_.have(page(0), kHugePage / 2));
+  EXPECT_FALSE(pages_.have(page(0), 3 * kHugePage / 2));
 }
 
 TEST_F(HugePagesTest, memory_that_has_small_pages_already_has_no_huge_ones) {
-  if (huge_pages_setting() == "always") GTEST_SKIP() << "all memory has huge pages here";
-  std::memset(memory_.data() + 2 * kHugePage, 7, kHugePage);
-  EXPECT_FALSE(pages_.have(memory_.data() + 2 * kHugePage, kHugePage));
-  EXPECT_FALSE(pages_.have(memory_.data() + kHugePage, 2 * kHugePage));  // all of it or nothing
+  std::memset(page(2), 7, kHugePage);
+  EXPECT_FALSE(pages_.have(page(2), kHugePage));
+  EXPECT_FALSE(pages_.have(page(1), 2 * kHugePage));  // all of it or nothing
+}
+
+TEST_F(HugePagesTest, once_the_memory_was_used_only_known_pages_count) {
+  const bool had = pages_.have(page(0), kHugePage);
+  *page(1) = std::byte{7};  // one end of a page that nobody asked about
+  pages_.settle();
+  EXPECT_FALSE(pages_.have(page(1), kHugePage));
+  EXPECT_EQ(*page(1), std::byte{7});
+  EXPECT_EQ(pages_.have(page(0), kHugePage), had);
+}
+
+TEST_F(HugePagesTest, pages_that_the_kernel_took_are_asked_for_anew) {
+  if (!pages_.have(page(0), kHugePage)) GTEST_SKIP() << "the kernel has no huge page to give";
+  ::madvise(page(0), kHugePage, MADV_DONTNEED);
+  ::prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0);
+  EXPECT_FALSE(pages_.have(page(0), kHugePage));
+  ::prctl(PR_SET_THP_DISABLE, 0, 0, 0, 0);
 }
 
 TEST(HugePagesOfArenasTest, only_large_ones_have_room) {

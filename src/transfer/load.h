@@ -34,8 +34,8 @@ struct FileWants {
 
 // How direct reads land.
 enum class LandingWay : std::uint8_t {
-  kStaged,   // in staging blocks, which are copied out
   kInPlace,  // straight in the segments' memory where alignment allows
+  kStaged,   // in staging blocks, which are copied out
   kByPage,   // in place on huge pages, where the destination has them; else staged
 };
 

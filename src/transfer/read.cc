@@ -90,7 +90,8 @@ class ReadJob final : public Job {
     const std::uint64_t nbytes = end()[-1].offset + end()[-1].nbytes - first;
     const Piece& piece = first_piece();
     if (block_.piece_count == 1 && piece.from == piece.to && !batch_->discard) {
-      if (!(block_.straight && has_its_pages()) && batch_->populate) populate(at_address(piece.address), piece.nbytes);
+      const bool is_huge = task_.by_page && block_.straight && has_its_pages();
+      if (!is_huge && batch_->populate) populate(at_address(piece.address), piece.nbytes);
       file.read(piece.offset, at_address(piece.address), piece.nbytes);
       if (batch_->observe) batch_->observe(piece, at_address(piece.address));
     } else {
