@@ -74,9 +74,10 @@ void take_snapshot(std::span<const std::unique_ptr<ShardSave>> files, HostPool& 
   const unsigned threads = decide_settings(io, size).threads;
   if (arena->pages != nullptr && !arena->reused) {
     // Before the copies, which know no pages: two of them may share one.
+    HugePageLuck luck;
     fan_out(arena->size() / kHugePage, threads, [&](std::size_t number) {
       check();
-      arena->pages->have(arena->data() + number * kHugePage, kHugePage);
+      arena->pages->have(arena->data() + number * kHugePage, kHugePage, luck);
     });
   }
   std::vector<CopyPiece> pieces;

@@ -81,6 +81,7 @@ struct TensorStream::State {
     batch.reading = std::make_shared<ReadBatch>();
     batch.reading->populate = !batch.landed.arena->reused;
     batch.reading->memory.push_back(batch.landed.arena);
+    batch.reading->luck = luck;
     if (options.verify) {
       batch.collector = std::make_shared<ChecksumCollector>();
       batch.reading->observe = [collector = batch.collector](const Piece& piece, const std::byte* bytes) {
@@ -174,6 +175,7 @@ struct TensorStream::State {
   std::uint64_t total = 0;
   bool accepted = false;  // the first batch was checked
   LandingChoice landing;  // of the batch that leaves the most open
+  const std::shared_ptr<HugePageLuck> luck = std::make_shared<HugePageLuck>();
   bool ended = false;
   std::exception_ptr failure;
   Stats stats;

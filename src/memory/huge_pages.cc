@@ -95,11 +95,11 @@ void HugePageLuck::was_dear(Question question) {
 HugePages::HugePages(std::byte* data, std::size_t nbytes, bool insist)
     : data_(data), insist_(insist), pages_(nbytes / kHugePage, Page::kUntouched) {}
 
-bool HugePages::have(std::byte* data, std::uint64_t nbytes) noexcept {
+bool HugePages::have(std::byte* data, std::uint64_t nbytes, HugePageLuck& luck) noexcept {
   const auto first = static_cast<std::size_t>(data - data_) / kHugePage;
   const std::size_t count = nbytes / kHugePage;
   bool all = count * kHugePage == nbytes;
-  for (std::size_t number = first; number < first + count; ++number) all = have_page(number) && all;
+  for (std::size_t number = first; number < first + count; ++number) all = have_page(number, luck) && all;
   return all;
 }
 
@@ -107,33 +107,33 @@ void HugePages::settle() noexcept {
   if (!insist_) std::replace(pages_.begin(), pages_.end(), Page::kUntouched, Page::kSmall);
 }
 
-bool HugePages::have_page(std::size_t number) noexcept {
+bool HugePages::have_page(std::size_t number, HugePageLuck& luck) noexcept {
   Page& page = pages_[number];
   std::byte* const data = data_ + number * kHugePage;
   if (page == Page::kUntouched) {
-    page = ask_for(data);
+    page = ask_for(data, luck);
   } else if (page == Page::kHuge) {
-    page = ask_again(data);
+    page = ask_again(data, luck);
   }
   return page == Page::kHuge;
 }
 
-HugePages::Page HugePages::ask_for(std::byte* data) noexcept {
+HugePages::Page HugePages::ask_for(std::byte* data, HugePageLuck& luck) noexcept {
   if (insist_) return touch(data).faults <= 1 ? Page::kHuge : Page::kSmall;
-  const auto question = luck_.worth_asking();
+  const auto question = luck.worth_asking();
   if (!question) return Page::kSmall;
   ::madvise(data, kHugePage, MADV_HUGEPAGE);
   const Touched touched = touch(data);
   const bool is_huge = touched.faults == 1;
-  is_huge&& touched.cheap ? luck_.was_cheap(*question) : luck_.was_dear(*question);
+  is_huge&& touched.cheap ? luck.was_cheap(*question) : luck.was_dear(*question);
   return is_huge ? Page::kHuge : Page::kSmall;
 }
 
 // It was huge when it was used last. It may have been offered to the kernel since (MADV_FREE), which may have taken it.
-HugePages::Page HugePages::ask_again(std::byte* data) noexcept {
+HugePages::Page HugePages::ask_again(std::byte* data, HugePageLuck& luck) noexcept {
   if (!is_resident(data)) {
     if (!insist_) ::madvise(data, kHugePage, MADV_NOHUGEPAGE);
-    return ask_for(data);
+    return ask_for(data, luck);
   }
   // Written to, it is ours again, all of it: before Linux 5.18 a direct read alone did not make it so.
   populate(data, kHugePage);

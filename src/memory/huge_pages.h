@@ -23,8 +23,7 @@ inline constexpr std::uint64_t kHugePage = std::uint64_t{2} << 20;
 // Transparent ones for this process: "always", "madvise" or "never"; empty where the kernel does not say.
 std::string huge_pages_setting();
 
-// Whether the next huge page is worth asking for, by what the last ones took. Apart from HugePages for its own test.
-// Safe from several threads.
+// Whether the next huge page is worth asking for, by what the last ones took. Safe from several threads.
 class HugePageLuck {
  public:
   // Handed out with every page that is asked for. What is told of one that was asked for before the last dear one says
@@ -52,7 +51,8 @@ class HugePages {
 
   // Whether all of [data, data + nbytes), whole pages of kHugePage, lies on huge ones. Pages that were never asked
   // about are asked for. What they hold is lost: before anything lands there.
-  bool have(std::byte* data, std::uint64_t nbytes) noexcept;
+  // `luck` decides whether that is worth it, and learns from it: one for all that is loaded together.
+  bool have(std::byte* data, std::uint64_t nbytes, HugePageLuck& luck) noexcept;
 
   // The memory has been used, also where nobody asked: what is not known to be huge stays as it is.
   void settle() noexcept;
@@ -60,14 +60,13 @@ class HugePages {
  private:
   enum class Page : std::uint8_t { kUntouched, kSmall, kHuge };
 
-  bool have_page(std::size_t number) noexcept;
-  Page ask_for(std::byte* data) noexcept;
-  Page ask_again(std::byte* data) noexcept;
+  bool have_page(std::size_t number, HugePageLuck& luck) noexcept;
+  Page ask_for(std::byte* data, HugePageLuck& luck) noexcept;
+  Page ask_again(std::byte* data, HugePageLuck& luck) noexcept;
 
   std::byte* const data_;
   const bool insist_;
   std::vector<Page> pages_;  // the whole ones
-  HugePageLuck luck_;
 };
 
 }  // namespace penstock

@@ -70,41 +70,42 @@ class HugePagesTest : public ::testing::Test {
   std::byte* page(std::size_t number) const { return memory_.data() + number * kHugePage; }
 
   const Mapping memory_ = Mapping::anonymous(8 * kHugePage, kHugePage);
+  HugePageLuck luck_;
   HugePages pages_{memory_.data(), memory_.size(), /*insist=*/false};
 };
 
 TEST_F(HugePagesTest, what_is_asked_for_is_had_and_writable) {
-  if (!pages_.have(page(0), kHugePage)) GTEST_SKIP() << "the kernel has no huge page to give";
+  if (!pages_.have(page(0), kHugePage, luck_)) GTEST_SKIP() << "the kernel has no huge page to give";
   std::memset(page(0), 7, kHugePage);
-  EXPECT_TRUE(pages_.have(page(0), kHugePage));
+  EXPECT_TRUE(pages_.have(page(0), kHugePage, luck_));
   EXPECT_EQ(page(0)[kHugePage / 2], std::byte{7});
 }
 
 TEST_F(HugePagesTest, parts_of_a_page_are_none) {
-  EXPECT_FALSE(pages_.have(page(0), kHugePage / 2));
-  EXPECT_FALSE(pages_.have(page(0), 3 * kHugePage / 2));
+  EXPECT_FALSE(pages_.have(page(0), kHugePage / 2, luck_));
+  EXPECT_FALSE(pages_.have(page(0), 3 * kHugePage / 2, luck_));
 }
 
 TEST_F(HugePagesTest, memory_that_has_small_pages_already_has_no_huge_ones) {
   std::memset(page(2), 7, kHugePage);
-  EXPECT_FALSE(pages_.have(page(2), kHugePage));
-  EXPECT_FALSE(pages_.have(page(1), 2 * kHugePage));  // all of it or nothing
+  EXPECT_FALSE(pages_.have(page(2), kHugePage, luck_));
+  EXPECT_FALSE(pages_.have(page(1), 2 * kHugePage, luck_));  // all of it or nothing
 }
 
 TEST_F(HugePagesTest, once_the_memory_was_used_only_known_pages_count) {
-  const bool had = pages_.have(page(0), kHugePage);
+  const bool had = pages_.have(page(0), kHugePage, luck_);
   *page(1) = std::byte{7};  // one end of a page that nobody asked about
   pages_.settle();
-  EXPECT_FALSE(pages_.have(page(1), kHugePage));
+  EXPECT_FALSE(pages_.have(page(1), kHugePage, luck_));
   EXPECT_EQ(*page(1), std::byte{7});
-  EXPECT_EQ(pages_.have(page(0), kHugePage), had);
+  EXPECT_EQ(pages_.have(page(0), kHugePage, luck_), had);
 }
 
 TEST_F(HugePagesTest, pages_that_the_kernel_took_are_asked_for_anew) {
-  if (!pages_.have(page(0), kHugePage)) GTEST_SKIP() << "the kernel has no huge page to give";
+  if (!pages_.have(page(0), kHugePage, luck_)) GTEST_SKIP() << "the kernel has no huge page to give";
   ::madvise(page(0), kHugePage, MADV_DONTNEED);
   ::prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0);
-  EXPECT_FALSE(pages_.have(page(0), kHugePage));
+  EXPECT_FALSE(pages_.have(page(0), kHugePage, luck_));
   ::prctl(PR_SET_THP_DISABLE, 0, 0, 0, 0);
 }
 

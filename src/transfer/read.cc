@@ -75,7 +75,7 @@ class ReadJob final : public Job {
   // Whether the memory of a straight block can be read into as it is. Asks for huge pages where they are wanted.
   bool has_its_pages() const {
     if (!task_.by_page) return true;
-    return task_.pages != nullptr && task_.pages->have(at_address(first_piece().address), block_.length);
+    return task_.pages != nullptr && task_.pages->have(at_address(first_piece().address), block_.length, *batch_->luck);
   }
 
   std::uint64_t payload() const {

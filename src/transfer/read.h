@@ -31,6 +31,7 @@ struct ReadBatch : Batch {
   bool discard = false;   // bytes are shown to the observer and go nowhere; plans have no straight blocks
   bool populate = false;  // the destination is fresh: fault it in block by block, ahead of the copy
   PieceObserver observe;
+  std::shared_ptr<HugePageLuck> luck = std::make_shared<HugePageLuck>();  // batches of one load may share it
   std::vector<std::shared_ptr<void>> memory;  // what the plans' addresses point into, where it is ours
 };
 
