@@ -1,6 +1,13 @@
 // Loads into memory that comes in huge pages, in small ones, or in both: the same bytes, whichever it is.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstdio>
+#include <fstream>
+#include <map>
+#include <span>
+#include <string>
+
 #include "base/bytes.h"
 #include "memory/huge_pages.h"
 #include "penstock/doctor.h"
@@ -63,17 +70,47 @@ class LandingTest : public ::testing::Test {
   std::map<std::string, std::vector<std::byte>> tensors_;
 };
 
+// How much of the memory that a load's tensors lie in is in huge pages, as the kernel says.
+std::uint64_t huge_bytes_of(std::span<const Tensor> tensors) {
+  std::uintptr_t low = ~std::uintptr_t{0};
+  std::uintptr_t high = 0;
+  for (const Tensor& tensor : tensors) {
+    const auto begin = reinterpret_cast<std::uintptr_t>(tensor.bytes.data());
+    low = std::min(low, begin);
+    high = std::max(high, begin + tensor.bytes.size());
+  }
+  std::uint64_t huge = 0;
+  std::ifstream maps("/proc/self/smaps");
+  bool inside = false;
+  for (std::string line; std::getline(maps, line);) {
+    std::uintptr_t begin = 0;
+    std::uintptr_t end = 0;
+    unsigned long kib = 0;
+    if (std::sscanf(line.c_str(), "%lx-%lx ", &begin, &end) == 2) inside = begin < high && low < end;
+    if (inside && std::sscanf(line.c_str(), "AnonHugePages: %lu", &kib) == 1) huge += kib * kKiB;
+  }
+  return huge;
+}
+
 TEST_F(LandingTest, huge_pages_are_landed_on_in_place) {
   const LoadOptions insisting = options(/*insist=*/true);
-  const Stats stats = load(insisting);
-  if (stats.path != "direct") GTEST_SKIP() << "the filesystem of " << directory_.path() << " refuses direct I/O";
-  if (stats.landing == "staged") GTEST_SKIP() << "the kernel has no huge pages to give";
-  EXPECT_EQ(stats.landing, "in place");
-  EXPECT_LT(stats.bytes_copied, 2 * kBlock);  // the edges
-  EXPECT_NE(stats.reason.find("huge pages"), std::string::npos) << stats.reason;
-  // And again into the same memory, whose pages are known.
-  drop_page_cache(path_);
-  EXPECT_EQ(load(insisting).landing, "in place");
+  for (int i = 0; i < 2; ++i) {  // the second time into the same memory, whose pages are known
+    drop_page_cache(path_);
+    const LoadResult result = Reader(path_).load(insisting);
+    const Stats& stats = result.stats;
+    for (const Tensor& tensor : result.tensors) expect_right(tensor);
+    if (stats.path != "direct") GTEST_SKIP() << "the filesystem of " << directory_.path() << " refuses direct I/O";
+    const std::uint64_t huge = huge_bytes_of(result.tensors);
+    EXPECT_LE(stats.bytes_direct - stats.bytes_copied, huge);
+    if (huge == 0) GTEST_SKIP() << "the kernel has no huge pages to give";
+    EXPECT_NE(stats.landing, "staged");
+    EXPECT_NE(stats.reason.find("huge pages"), std::string::npos) << stats.reason;
+    // Some pages may stay small, where memory is in pieces, or be taken for small, where another fault came between.
+    EXPECT_GT(stats.bytes_direct - stats.bytes_copied, huge / 2);
+    if (stats.bytes_copied < 2 * kBlock) {
+      EXPECT_EQ(stats.landing, "in place");
+    }
+  }
 }
 
 TEST_F(LandingTest, whether_they_come_or_not_the_bytes_are_right) {
