@@ -20,7 +20,8 @@ struct MemoryPoolOptions {
   // use (its cgroup's limit counts), and at most 4 GiB.
   std::uint64_t max_kept_bytes = kDefault;
   // Insist on transparent huge pages, whatever they take. By default large memory has them as far as they turn out to
-  // come quickly: where a hypervisor has taken free memory back, small pages are there sooner.
+  // come quickly: where a hypervisor has taken free memory back, small pages are there sooner. Insisting takes memory
+  // too: what lies between tensors that are not neighbours in their file, up to 2 MiB for each 8 MiB or more.
   bool huge_pages = false;
 
   static constexpr std::uint64_t kDefault = ~std::uint64_t{0};
