@@ -41,12 +41,19 @@ struct IoOptions {
 };
 
 // Which bytes come from where.
-//   kAuto      where the page cache holds at least half, on a local filesystem, the rest is read into it and all is
-//              mapped; else what it holds is copied, and the rest is read directly and leaves no page cache behind
+//   kAuto      a safetensors or FlashPack file on a local filesystem, of which the page cache holds at least half and
+//              that nobody has open for writing: the rest is read into the cache and all is mapped. Any other file, and
+//              every torch file: as kCopy
+//   kCopy      what the page cache holds is copied, the rest is read directly and leaves no page cache behind. Never
+//              mapped, so nothing that happens to the file later reaches the tensors
 //   kDirect    everything is read past the page cache
 //   kBuffered  everything is read through the page cache
 //   kMap       the file is mapped privately; bytes are read when they are touched
-enum class CachePolicy { kAuto, kDirect, kBuffered, kMap };
+//
+// A mapping is as good as its file: who truncates that, or rewrites it in place, takes the tensors' bytes away, and the
+// next access is a SIGBUS. Writers of penstock, safetensors and flashpack's commands replace files, which is harmless;
+// torch.save, cp and open(path, "w") rewrite them.
+enum class CachePolicy { kAuto, kCopy, kDirect, kBuffered, kMap };
 
 // How direct reads land: straight in their final place, or in a small ring of hot blocks that threads copy out of. For
 // saves the same in the other direction. kAuto asks the environment (PENSTOCK_LANDING: in_place, staged) and then

@@ -22,11 +22,8 @@
 namespace penstock {
 
 struct StreamOptions {
-  // How safe. Without `durable` the file still appears whole, but may be lost in a power cut. `in_place` gives that up:
-  // the file is there from the start, emptied, and a symbolic link is followed; one that is abandoned is left empty, or
-  // removed where there was none.
+  // How safe. Without `durable` the file still appears whole, but may be lost in a power cut.
   bool durable = true;
-  bool in_place = false;
 
   // How fast.
   WriteMethod method = WriteMethod::kAuto;

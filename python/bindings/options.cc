@@ -14,6 +14,7 @@ struct Choice {
 constexpr Choice<Backend> kBackends[] = {
     {"auto", Backend::kAuto}, {"uring", Backend::kUring}, {"threads", Backend::kThreads}};
 constexpr Choice<CachePolicy> kCachePolicies[] = {{"auto", CachePolicy::kAuto},
+                                                  {"copy", CachePolicy::kCopy},
                                                   {"direct", CachePolicy::kDirect},
                                                   {"buffered", CachePolicy::kBuffered},
                                                   {"mmap", CachePolicy::kMap}};

@@ -50,8 +50,10 @@ def load(
     select: what to load: a name, a glob, several of either, or a callable that is given each tensor's `TensorInfo` (its
         name, with dtype, shape and nbytes). Names that don't exist are an error.
     dtype: convert floating tensors to this on the way: a torch dtype, a NumPy dtype or a name.
-    cache: "auto" maps a checkpoint of which the page cache holds at least half, after the rest was read into it; of any other
-        it copies what is there and reads the rest past the cache. "direct", "buffered" and "mmap" force one way.
+    cache: "auto" maps a safetensors or FlashPack file of which the page cache holds at least half, after the rest was read into
+        it. Of any other file, of torch files and of those that are open for writing it copies what the cache holds and reads
+        the rest past it; "copy" does so for all. "direct", "buffered" and "mmap" force one way. Whoever truncates or rewrites
+        a mapped file in place takes the tensors' bytes away (SIGBUS): save by replacing files, as penstock does, or "copy".
     framework: "torch" or "numpy"; by default torch where it is installed.
     verify: check the file's checksums, where it has them, as bytes land.
     progress: True for a bar, or a callable that is given (bytes_done, bytes_total) and may return False to stop.

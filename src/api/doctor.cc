@@ -113,10 +113,10 @@ void forecast_reads(const Selection& selection, const std::vector<FileWants>& wa
   forecast.backend_reason = plan.settings.engine_reason;
 }
 
-Forecast forecast_load(const Selection& selection, const std::vector<FileWants>& wants, TargetMemory memory,
+Forecast forecast_load(const Reader::State& state, const Selection& selection, const std::vector<FileWants>& wants, TargetMemory memory,
                        const LoadOptions& options, const Diagnosis& diagnosis) {
   Forecast forecast;
-  const MapChoice mapping = choose_mapping(selection, options);
+  const MapChoice mapping = choose_mapping(state, selection, options);
   forecast.mapping = mapping.reason;
   forecast.stats.bytes = diagnosis.bytes;
   forecast.stats.tensors = diagnosis.tensors;
@@ -127,11 +127,11 @@ Forecast forecast_load(const Selection& selection, const std::vector<FileWants>&
 }
 
 // Nothing of a file is in the page cache: what is left open there is read directly.
-Forecast forecast_cold(const Selection& selection, const std::vector<FileWants>& wants, TargetMemory memory,
+Forecast forecast_cold(const Reader::State& state, const Selection& selection, const std::vector<FileWants>& wants, TargetMemory memory,
                        LoadOptions options, const Diagnosis& diagnosis) {
   const bool open = options.cache == CachePolicy::kAuto;
   if (open) options.cache = CachePolicy::kDirect;
-  Forecast forecast = forecast_load(selection, wants, memory, options, diagnosis);
+  Forecast forecast = forecast_load(state, selection, wants, memory, options, diagnosis);
   if (open) forecast.mapping = "the page cache holds nothing";
   return forecast;
 }
@@ -182,11 +182,11 @@ Diagnosis diagnose(const Reader& reader, const LoadOptions& options) {
     diagnosis.files.push_back(diagnose_file(*state.files[i], state.infos[i], wanted[i]));
   }
   count_tensors(selection, placements, diagnosis);
-  diagnosis.now = forecast_load(selection, wants, fresh, options, diagnosis);
+  diagnosis.now = forecast_load(state, selection, wants, fresh, options, diagnosis);
   const auto in_memory = [](const FileDiagnosis& file) { return file.in_memory; };
   if (!std::all_of(diagnosis.files.begin(), diagnosis.files.end(), in_memory)) {
-    diagnosis.cold = forecast_cold(selection, wants, fresh, options, diagnosis);
-    diagnosis.cold_reused = forecast_cold(selection, wants, reused, options, diagnosis);
+    diagnosis.cold = forecast_cold(state, selection, wants, fresh, options, diagnosis);
+    diagnosis.cold_reused = forecast_cold(state, selection, wants, reused, options, diagnosis);
   }
   const Settings settings = decide_settings(options.io, selection.nbytes);
   diagnosis.open_files_needed = files_needed(diagnosis, settings);

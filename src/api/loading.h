@@ -45,7 +45,7 @@ struct MapChoice {
   bool map = false;
   std::string reason;
 };
-MapChoice choose_mapping(const Selection& selection, const LoadOptions& options);
+MapChoice choose_mapping(const Reader::State& state, const Selection& selection, const LoadOptions& options);
 
 // `reason` goes to the statistics.
 LoadResult map_selection(const Selection& selection, const LoadOptions& options, std::string reason);

@@ -8,6 +8,7 @@
 #include "api/loading.h"
 #include "base/error.h"
 #include "base/page.h"
+#include "format/torch_file.h"
 
 namespace penstock {
 namespace {
@@ -150,13 +151,14 @@ void move_misaligned(const FileSelection& selected, std::span<Tensor> tensors, H
 
 }  // namespace
 
-MapChoice choose_mapping(const Selection& selection, const LoadOptions& options) {
+MapChoice choose_mapping(const Reader::State& state, const Selection& selection, const LoadOptions& options) {
   if (options.cache == CachePolicy::kMap) {
     if (options.dtype || options.verify) {
       throw_argument("cache policy mmap: a mapping can be neither converted (dtype) nor verified");
     }
     return {true, "a mapping was asked for"};
   }
+  if (options.cache == CachePolicy::kCopy) return {false, "a copy was asked for"};
   if (options.cache != CachePolicy::kAuto) return {false, "the cache policy asks for reads"};
   if (options.dtype || options.verify) return {false, "what is converted or verified has to be read"};
   if (decide_landing(options.landing) != Landing::kAuto) return {false, "a way to land was asked for"};
@@ -167,6 +169,12 @@ MapChoice choose_mapping(const Selection& selection, const LoadOptions& options)
       return {false, "some tensors are misaligned in the file and have to be moved"};
     }
     if (!selected.file->on_local_filesystem()) return {false, "the filesystem is not known to be local"};
+    // A mapping would lose its bytes when they are rewritten. People do that to torch files all the time: torch.save does.
+    const std::string& format = state.infos[selected.tensors.front()->file].format;
+    if (format == torch::kZipFormat || format == torch::kLegacyFormat) {
+      return {false, "torch files are often rewritten in place, so they are copied"};
+    }
+    if (selected.file->is_open_for_writing()) return {false, "the file is open for writing, so it is copied"};
   }
   const CacheShare cache = cache_share_of(selection);
   if (!cache.worth_completing()) return {false, "the page cache holds less than half of it"};

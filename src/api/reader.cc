@@ -40,7 +40,7 @@ Reader ReaderAccess::make(std::shared_ptr<const Reader::State> state) {
 LoadResult Reader::load(const LoadOptions& options) const {
   if (options.verify) require_intact_records(*state_, options.io);
   const Selection selection = select_tensors(*state_, options.select);
-  MapChoice mapping = choose_mapping(selection, options);
+  MapChoice mapping = choose_mapping(*state_, selection, options);
   LoadResult result = mapping.map ? map_selection(selection, options, std::move(mapping.reason))
                                   : load_selection(*state_, selection, options);
   add_views(*state_, selection, options, result);

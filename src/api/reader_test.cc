@@ -109,6 +109,28 @@ TEST_F(ReaderTest, a_warm_load_is_mapped_writable_and_private) {
   EXPECT_TRUE(testing::read_file(path_) == before);
 }
 
+TEST_F(ReaderTest, a_warm_file_that_is_open_for_writing_is_copied) {
+  testing::read_file(path_);
+  const Reader reader(path_);
+  const int fd = ::open(path_.c_str(), O_RDWR);
+  ASSERT_GE(fd, 0);
+  const LoadResult result = reader.load();
+  ::close(fd);
+  EXPECT_EQ(result.stats.path, "buffered");
+  model_.expect_equal(result.tensors);
+  EXPECT_EQ(reader.load().stats.path, "mapped");
+}
+
+TEST_F(ReaderTest, a_copy_that_was_asked_for_is_one) {
+  testing::read_file(path_);
+  LoadOptions options;
+  options.cache = CachePolicy::kCopy;
+  const LoadResult result = Reader(path_).load(options);
+  EXPECT_EQ(result.stats.path, "buffered");
+  EXPECT_EQ(result.stats.bytes_mapped, 0u);
+  model_.expect_equal(result.tensors);
+}
+
 TEST_F(ReaderTest, a_file_of_which_little_is_missing_is_completed_and_mapped) {
   testing::read_file(path_);
   const Reader reader(path_);

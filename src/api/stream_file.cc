@@ -49,7 +49,7 @@ StreamFile::State::State(const std::filesystem::path& path, const StreamOptions&
   block_count_ = options_.overlap ? static_cast<unsigned>(std::min<std::uint64_t>(std::max(1u, settings_.queue_depth),
                                                                                   most / settings_.block_size))
                                   : 1;
-  file_.emplace(options_.in_place ? NewFile::in_place(path) : NewFile::create(path));
+  file_.emplace(NewFile::create(path));
 }
 
 void StreamFile::State::require_open() const {

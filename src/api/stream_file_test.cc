@@ -88,30 +88,23 @@ TEST_P(StreamFileTest, every_method_writes_the_same) {
   const auto bytes = testing::random_bytes(7 * kBlock + 77);
   for (const WriteMethod method :
        {WriteMethod::kAuto, WriteMethod::kDirect, WriteMethod::kUncached, WriteMethod::kBuffered}) {
-    for (const bool in_place : {false, true}) {
-      StreamOptions options;
-      options.method = method;
-      options.in_place = in_place;
-      StreamFile file = open(kRough, options);
-      append(file, bytes, {3 * kBlock + 5});
-      file.finish();
-      EXPECT_TRUE(content() == bytes);
-      EXPECT_NE(file.stats().path, "");
-    }
+    StreamOptions options;
+    options.method = method;
+    StreamFile file = open(kRough, options);
+    append(file, bytes, {3 * kBlock + 5});
+    file.finish();
+    EXPECT_TRUE(content() == bytes);
+    EXPECT_NE(file.stats().path, "");
   }
 }
 
 TEST_P(StreamFileTest, nothing_of_a_longer_file_stays) {
-  for (const bool in_place : {false, true}) {
-    testing::write_file(path_, testing::random_bytes(20 * kBlock));
-    const auto bytes = testing::random_bytes(3 * kBlock + 5, 2);
-    StreamOptions options;
-    options.in_place = in_place;
-    StreamFile file = open({}, options);
-    append(file, bytes, {kBlock});
-    file.finish();
-    EXPECT_TRUE(content() == bytes);
-  }
+  testing::write_file(path_, testing::random_bytes(20 * kBlock));
+  const auto bytes = testing::random_bytes(3 * kBlock + 5, 2);
+  StreamFile file = open();
+  append(file, bytes, {kBlock});
+  file.finish();
+  EXPECT_TRUE(content() == bytes);
 }
 
 TEST_P(StreamFileTest, an_error_comes_out_of_the_next_call_and_of_every_later_one) {
@@ -171,25 +164,6 @@ TEST_P(StreamFileTest, what_is_not_finished_leaves_nothing_behind) {
   EXPECT_EQ(message_of([&] { abandoned.finish(); }), path_.string() + ": was abandoned");
   EXPECT_THAT(directory_.names(), ElementsAre("other"));
   EXPECT_EQ(testing::open_descriptors(), descriptors);
-}
-
-TEST_P(StreamFileTest, in_place_it_is_there_at_once_and_emptied_when_abandoned) {
-  StreamOptions options;
-  options.in_place = true;
-  const auto bytes = testing::random_bytes(4 * kBlock);
-  {
-    StreamFile file = open({}, options);
-    EXPECT_THAT(directory_.names(), ElementsAre("file"));
-    append(file, bytes, {kBlock});
-  }
-  EXPECT_THAT(directory_.names(), IsEmpty());
-  testing::write_file(path_, bytes);
-  {
-    StreamFile file = open({}, options);
-    EXPECT_EQ(content().size(), 0u);
-    append(file, bytes, {kBlock});
-  }
-  EXPECT_EQ(content().size(), 0u);
 }
 
 TEST_P(StreamFileTest, finish_twice_is_once_and_nothing_can_be_added_after_it) {
@@ -262,46 +236,31 @@ INSTANTIATE_TEST_SUITE_P(backends, StreamFileTest, ::testing::ValuesIn(testing::
 TEST(StreamFileModeTest, follows_the_umask_or_the_old_file) {
   const TempDir directory;
   const mode_t before = ::umask(027);
-  for (const bool in_place : {false, true}) {
-    const auto path = directory / (in_place ? "a" : "b");
-    StreamOptions options;
-    options.in_place = in_place;
-    StreamFile(path, options).finish();
-    EXPECT_EQ(mode_of(path), 0640u);
-    std::filesystem::permissions(path, std::filesystem::perms(0604));
-    StreamFile(path, options).finish();
-    EXPECT_EQ(mode_of(path), 0604u);
-  }
+  const auto path = directory / "a";
+  StreamFile(path).finish();
+  EXPECT_EQ(mode_of(path), 0640u);
+  std::filesystem::permissions(path, std::filesystem::perms(0604));
+  StreamFile(path).finish();
+  EXPECT_EQ(mode_of(path), 0604u);
   ::umask(before);
 }
 
 TEST(StreamFilePathTest, what_is_no_place_for_a_file_is_refused) {
   const TempDir directory;
   ASSERT_EQ(::mkfifo((directory / "pipe").c_str(), 0600), 0);
-  for (const bool in_place : {false, true}) {
-    StreamOptions options;
-    options.in_place = in_place;
-    const auto refusal = [&](const std::filesystem::path& path) {
-      return message_of([&] { const StreamFile file(path, options); });
-    };
-    EXPECT_THAT(refusal(directory.path()), HasSubstr("Is a directory"));
-    EXPECT_THAT(refusal(directory / "missing/file"), HasSubstr("No such file or directory"));
-    EXPECT_THAT(refusal(directory / "pipe"), HasSubstr("is not a regular file"));
-    EXPECT_THAT(refusal(""), HasSubstr("names no file to write"));
-  }
+  const auto refusal = [&](const std::filesystem::path& path) {
+    return message_of([&] { const StreamFile file(path); });
+  };
+  EXPECT_THAT(refusal(directory.path()), HasSubstr("Is a directory"));
+  EXPECT_THAT(refusal(directory / "missing/file"), HasSubstr("No such file or directory"));
+  EXPECT_THAT(refusal(directory / "pipe"), HasSubstr("is not a regular file"));
+  EXPECT_THAT(refusal(""), HasSubstr("names no file to write"));
 }
 
-TEST(StreamFilePathTest, in_place_follows_a_link_and_a_new_file_replaces_it) {
+TEST(StreamFilePathTest, a_link_is_replaced_and_not_followed) {
   const TempDir directory;
   testing::write_file(directory / "real", "old");
   std::filesystem::create_symlink(directory / "real", directory / "link");
-  StreamOptions options;
-  options.in_place = true;
-  StreamFile in_place(directory / "link", options);
-  in_place.append("new", 3);
-  in_place.finish();
-  EXPECT_TRUE(std::filesystem::is_symlink(directory / "link"));
-  EXPECT_EQ(testing::read_file(directory / "real"), testing::read_file(directory / "link"));
   StreamFile replacing(directory / "link");
   replacing.append("newer", 5);
   replacing.finish();

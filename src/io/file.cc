@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <csignal>
 #include <cstdlib>
 #include <memory>
 
@@ -112,6 +113,15 @@ File::Direct File::open_direct() const {
 
 bool File::on_local_filesystem() const {
   return penstock::on_local_filesystem(fd());
+}
+
+bool File::is_open_for_writing() const noexcept {
+  // Who opens the file for writing in the moment between the two calls is told to wait, and we are sent a signal: one
+  // that is ignored unless the program wants it, where the default would end the process.
+  ::fcntl(fd(), F_SETSIG, SIGURG);
+  if (::fcntl(fd(), F_SETLEASE, F_RDLCK) != 0) return errno == EAGAIN;
+  ::fcntl(fd(), F_SETLEASE, F_UNLCK);
+  return false;
 }
 
 std::uint64_t File::resident_bytes(ByteRange range) const {

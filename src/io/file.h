@@ -65,6 +65,10 @@ class File {
   // True for filesystems known to keep their pages on this machine: mapping them can't fail for a lost server.
   bool on_local_filesystem() const;
 
+  // True when somebody, in this process or another, has it open for writing, as far as the kernel says: for files of
+  // other users it may not.
+  bool is_open_for_writing() const noexcept;
+
   // Bytes of the range that are in the page cache, in whole pages but at most the range's size.
   std::uint64_t resident_bytes(ByteRange range) const;
 

@@ -104,15 +104,9 @@ NewFile::NewFile(NewFile&& other) noexcept
       directory_(std::move(other.directory_)),
       fd_(std::move(other.fd_)),
       temporary_(std::exchange(other.temporary_, {})),
-      fresh_name_(other.fresh_name_),
-      in_place_(std::exchange(other.in_place_, false)) {}
+      fresh_name_(other.fresh_name_) {}
 
 NewFile::~NewFile() {
-  if (in_place_ && fresh_name_) {
-    withdraw();
-  } else if (in_place_ && ::ftruncate(fd(), 0) != 0) {
-    // Nobody is left to be told.
-  }
   if (directory_ && !temporary_.empty()) ::unlinkat(directory_.get(), temporary_.c_str(), 0);
   struct stat status {};
   const bool given_up = fd_ && ::fstat(fd(), &status) == 0 && status.st_nlink == 0;
@@ -163,30 +157,6 @@ NewFile NewFile::create(const std::filesystem::path& target, bool named) {
   if (!fd) throw_errno(target.native(), fmt::format("cannot create a file in {}", parent.native()), errno);
   NewFile file(target.native(), std::move(directory), std::move(fd), std::move(temporary));
   file.take_mode_of_target();
-  return file;
-}
-
-NewFile NewFile::in_place(const std::filesystem::path& target) {
-  if (!target.has_filename()) throw_argument("{}: names no file to write", in_quotes(target.native()));
-  std::error_code unresolved;
-  auto real = std::filesystem::weakly_canonical(target, unresolved);
-  if (unresolved) real = target;
-  const auto parent = real.has_parent_path() ? real.parent_path() : std::filesystem::path(".");
-  UniqueFd directory(::open(parent.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!directory) throw_errno(target.native(), fmt::format("cannot open the directory {}", parent.native()), errno);
-  UniqueFd fd(::open(real.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, kNewMode));
-  const bool fresh = static_cast<bool>(fd);
-  // Not blocking, so that a FIFO is refused and not waited for.
-  if (!fd && errno == EEXIST) fd.reset(::open(real.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK));
-  if (!fd) throw_errno(target.native(), "cannot open for writing", errno);
-  struct stat status {};
-  if (::fstat(fd.get(), &status) != 0 || !S_ISREG(status.st_mode)) {
-    throw_argument("{}: exists and is not a regular file; it is not written to", target.native());
-  }
-  if (::ftruncate(fd.get(), 0) != 0) throw_errno(target.native(), "cannot empty the old file", errno);
-  NewFile file(real.native(), std::move(directory), std::move(fd), {});
-  file.fresh_name_ = fresh;
-  file.in_place_ = true;
   return file;
 }
 
@@ -271,7 +241,6 @@ void NewFile::finish(std::uint64_t size, bool durable) {
 }
 
 void NewFile::publish() {
-  if (std::exchange(in_place_, false)) return;
   const std::string name(file_name_of(target_));
   if (temporary_.empty()) {
     const std::string unnamed = fmt::format("/proc/self/fd/{}", fd());

@@ -25,10 +25,6 @@ class NewFile {
   // Throws Error when the directory does not exist or can't be written to, or the target is a directory.
   static NewFile create(const std::filesystem::path& target);
 
-  // For callers that want the file under its name from the start: empties it, or makes it. Nothing is atomic then; what
-  // is not published is emptied again, or removed where it did not exist. A symbolic link is followed.
-  static NewFile in_place(const std::filesystem::path& target);
-
   // As create(), but under a hidden name from the start, so that other processes can join() and fill it in too. A
   // process that only joined never gives it a name and never removes it.
   static NewFile create_named(const std::filesystem::path& target);
@@ -81,7 +77,6 @@ class NewFile {
   UniqueFd fd_;
   std::string temporary_;    // its name in the directory while it has one
   bool fresh_name_ = false;  // published under a name that was free
-  bool in_place_ = false;    // has its name already, and is not yet whole
 };
 
 }  // namespace penstock

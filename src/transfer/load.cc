@@ -49,7 +49,7 @@ ReadTask plan_file(const FileWants& wants, const ReadPolicy& policy, std::uint64
   const File& file = *wants.file;
   const std::vector<Segment> segments = coalesce(wants.segments, policy.keep_owners);
   const ByteRange range = hull(segments);
-  const std::uint64_t resident = policy.cache == CachePolicy::kAuto ? file.resident_bytes(range) : 0;
+  const std::uint64_t resident = policy.cache == CachePolicy::kAuto || policy.cache == CachePolicy::kCopy ? file.resident_bytes(range) : 0;
   const bool buffered = policy.cache == CachePolicy::kBuffered || (resident > 0 && resident == range.size());
   const bool direct = !buffered && static_cast<bool>(file.direct().fd);
   task.plan = plan_blocks(segments, plan_options(direct ? &file : nullptr, policy, block_size));

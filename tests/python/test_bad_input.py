@@ -233,7 +233,7 @@ def test_an_index_that_names_a_tensor_its_shard_lacks_is_refused(sharded: Path, 
 
 def test_a_file_that_shrank_since_it_was_opened_is_noticed(tmp_path: Path, no_leaks: None) -> None:
     path = tmp_path / "x.safetensors"
-    for cache in ("auto", "direct", "buffered", "mmap"):
+    for cache in ("auto", "copy", "direct", "buffered", "mmap"):
         penstock.save({"x": torch.arange(2**20)}, path)
         reader = penstock.open(path, cache=cache)
         os.truncate(path, 2**20)

@@ -24,7 +24,6 @@ WRITERS: dict[str, Callable[[Any], Any]] = {
     "fast": FastFileWriter,
     "single": lambda path: FastFileWriter(path, FastFileWriterConfig(None, None, double_buffer=False)),
     "bounded": lambda path: FastFileWriter(path, FastFileWriterConfig(None, torch.empty(MIB, dtype=torch.uint8))),
-    "in place": lambda path: FastFileWriter(path, FastFileWriterConfig(in_place=True)),
     "volatile": lambda path: FastFileWriter(path, FastFileWriterConfig(durable=False)),
     "python": PyFileWriter,
 }

@@ -22,6 +22,7 @@ MIB = 2**20
 # What each policy may do with a file that is not in the page cache; not every filesystem takes direct reads.
 WAYS = {
     "auto": {"direct", "mixed", "buffered"},
+    "copy": {"direct", "mixed", "buffered"},
     "direct": {"direct", "buffered"},
     "buffered": {"buffered"},
     "mmap": {"mapped"},
@@ -44,14 +45,14 @@ def big(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, torch
 
 @pytest.mark.parametrize("backend", ["auto", "uring", "threads"])
 @pytest.mark.parametrize("landing", ["auto", "in_place", "staged"])
-@pytest.mark.parametrize("cache", ["auto", "direct", "buffered", "mmap"])
+@pytest.mark.parametrize("cache", ["auto", "copy", "direct", "buffered", "mmap"])
 def test_every_way_gives_the_same_bytes(
     big: tuple[Path, dict[str, torch.Tensor]], cache: str, landing: str, backend: str
 ) -> None:
     path, tensors = big
     if backend == "uring" and "uring" not in penstock.measure.available_backends():
         pytest.skip("io_uring is not available here")
-    if cache in ("auto", "direct"):
+    if cache in ("auto", "copy", "direct"):
         penstock.measure.drop_page_cache(path)
     stats = penstock.Stats()
     loaded = penstock.load(path, cache=cache, landing=landing, backend=backend, stats=stats)
@@ -172,7 +173,7 @@ def test_checksums_are_verified_while_loading(path: Path, tensors: dict[str, tor
 def test_progress_never_goes_back_and_ends_at_the_total(big: tuple[Path, dict[str, torch.Tensor]]) -> None:
     path, tensors = big
     total = sum(tensor.nbytes for tensor in tensors.values())
-    for cache in ("auto", "direct", "buffered"):
+    for cache in ("auto", "copy", "direct", "buffered"):
         calls: list[tuple[int, int]] = []
         penstock.load(path, cache=cache, progress=lambda done, total, calls=calls: calls.append((done, total)))
         assert calls == sorted(calls)

@@ -40,7 +40,7 @@ def test_arrays_survive_and_the_reference_agrees(arrays: dict[str, np.ndarray], 
 
 
 @settings(max_examples=60, deadline=None)
-@given(STATE_DICTS, st.sampled_from(["auto", "direct", "buffered", "mmap"]))
+@given(STATE_DICTS, st.sampled_from(["auto", "copy", "direct", "buffered", "mmap"]))
 def test_files_of_the_reference_load_by_every_policy(arrays: dict[str, np.ndarray], cache: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "a.safetensors"
@@ -71,7 +71,7 @@ def test_a_hundred_thousand_tensors_survive(path: Path) -> None:
 
 def test_loaded_tensors_are_independent_and_writable(path: Path, tensors: dict[str, torch.Tensor]) -> None:
     penstock.save(tensors, path)
-    for cache in ("auto", "direct", "buffered", "mmap"):
+    for cache in ("auto", "copy", "direct", "buffered", "mmap"):
         loaded = penstock.load(path, cache=cache)
         loaded["layers.0.bias"].fill_(7)
         del loaded["layers.0.bias"]

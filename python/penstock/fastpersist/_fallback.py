@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from ..errors import FormatError
+from ._replacement import Replacement
 from ._torch_settings import fakes_tensors, maps_shared, reads_big_endian, skips_data
 
 
@@ -61,14 +62,22 @@ def _check_record(path: str, archive: zipfile.ZipFile, record: zipfile.ZipInfo) 
 def save_by_torch(
     obj: Any, f: Any, pickle_module: Any, protocol: int, zipped: bool, disable_byteorder_record: bool
 ) -> None:
-    torch.save(
-        obj,
-        f,
-        pickle_module=pickle_module,
-        pickle_protocol=protocol,
-        _use_new_zipfile_serialization=zipped,
-        _disable_byteorder_record=disable_byteorder_record,
-    )
+    """torch.save. To a path it writes another file, which takes the path's place: in place it would empty the old one first."""
+
+    def save(file: Any) -> None:
+        torch.save(
+            obj,
+            file,
+            pickle_module=pickle_module,
+            pickle_protocol=protocol,
+            _use_new_zipfile_serialization=zipped,
+            _disable_byteorder_record=disable_byteorder_record,
+        )
+
+    if not _is_path(f):
+        return save(f)
+    with Replacement(f) as path:
+        save(path)
 
 
 def load_by_torch(

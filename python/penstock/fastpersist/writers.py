@@ -1,7 +1,7 @@
 """Writers: file objects for `torch.save`, and for the storages of a checkpoint in one list.
 
-`FastFileWriter` writes at the speed of the drive, and the file appears whole, when it is closed. `PyFileWriter` is Python's
-own file, to compare with; `MockFileWriter` counts, and writes nothing.
+`FastFileWriter` writes at the speed of the drive. `PyFileWriter` is Python's own file, to compare with; of both the file
+appears whole, when the writer is closed, and takes the place of what was there. `MockFileWriter` counts, and writes nothing.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from .. import _core
 from .._options import io_options, path_text
 from ..errors import ArgumentError, UnsupportedError
+from ._replacement import Replacement
 from ._storages import StorageParts
 from .stats import BASE_KEYS, STORAGE_KEYS, fast_stats, rate
 
@@ -41,7 +42,6 @@ class FastFileWriterConfig:
     double_buffer: write one block while the next is filled.
     num_parallel_writers, writer_rank, global_rank: one writer makes the whole file.
     durable: sync the file before it gets its name.
-    in_place: the path is emptied and written from the start, instead of replaced when all is there.
     """
 
     dnvme_handle: Any = None
@@ -51,7 +51,6 @@ class FastFileWriterConfig:
     writer_rank: int = 0
     global_rank: int = 0
     durable: bool = True
-    in_place: bool = False
 
 
 class FileWriter(ABC):
@@ -202,7 +201,6 @@ class FastFileWriter(FileWriter):
         self._file = _core.StreamFile(
             self._file_path,
             durable=bool(config.durable),
-            in_place=bool(config.in_place),
             overlap=bool(config.double_buffer),
             max_staging=0 if pinned is None else pinned.numel() * pinned.element_size(),
             method="auto",
@@ -232,11 +230,12 @@ class FastFileWriter(FileWriter):
 
 
 class PyFileWriter(FileWriter):
-    """Python's own file. Nothing is synced, and an error leaves half a file."""
+    """Python's own file, elsewhere until it is closed. Nothing is synced."""
 
     def __init__(self, file_path: Path) -> None:
         super().__init__(file_path)
-        self._file = open(self._file_path, "wb")  # noqa: SIM115 (it is what this is)
+        self._replacement = Replacement(self._file_path)
+        self._file = open(self._replacement.path, "wb")  # noqa: SIM115 (it is what this is)
         self._closed = False
 
     def _write(self, buffer: Any) -> int:
@@ -252,9 +251,11 @@ class PyFileWriter(FileWriter):
 
     def _finish(self) -> None:
         self._file.close()
+        self._replacement.publish()
 
     def _abandon(self) -> None:
         self._file.close()
+        self._replacement.discard()
 
 
 class MockFileWriter(FileWriter):

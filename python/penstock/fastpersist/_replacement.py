@@ -1,0 +1,58 @@
+"""Files that Python writes, elsewhere until they are whole.
+
+Rewriting a file in place pulls the bytes away under whoever has it mapped, and leaves half a file when it fails.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import tempfile
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from .._options import Path
+
+
+class Replacement:
+    """A place for a new file, `path`, which `publish` puts in the place of `target`.
+
+    It has the target's name, in a hidden folder beside it: torch writes the name of a file into it. The new file has the mode
+    of the one it replaces. A symbolic link is followed: it goes on leading to the file. As a context manager it gives the
+    path, publishes at the end, and after an exception leaves the target alone.
+    """
+
+    def __init__(self, target: Path) -> None:
+        self._target = os.path.realpath(target)
+        if os.path.isdir(self._target):
+            raise IsADirectoryError(f"{self._target}: is a directory")
+        folder, name = os.path.split(self._target)
+        if not os.path.isdir(folder):
+            raise FileNotFoundError(f"{self._target}: the directory {folder} does not exist")
+        self._folder = tempfile.mkdtemp(prefix=f".{name[:100]}.", suffix=".tmp", dir=folder)
+        self.path = os.path.join(self._folder, os.path.basename(os.fspath(target)))
+
+    def publish(self) -> None:
+        try:
+            if os.path.exists(self._target):
+                os.chmod(self.path, stat.S_IMODE(os.stat(self._target).st_mode))
+            os.replace(self.path, self._target)
+        finally:
+            self.discard()
+
+    def discard(self) -> None:
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def __enter__(self) -> str:
+        return self.path
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.publish()
+        else:
+            self.discard()
