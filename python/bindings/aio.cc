@@ -237,7 +237,7 @@ void bind_aio(nb::module_& module) {
 
   nb::class_<StreamBinding>(module, "StreamFile", "A file that is written from front to back.")
       .def(
-          nb::init<const std::filesystem::path&, bool, bool, bool, std::uint64_t, std::string_view, const IoOptions&>(),
+          nb::init<const std::filesystem::path&, bool, bool, std::uint64_t, std::string_view, const IoOptions&>(),
           nb::arg("path"), nb::arg("durable"), nb::arg("overlap"), nb::arg("max_staging"),
           nb::arg("method"), nb::arg("io"),
           nb::sig("def __init__(self, path: str | os.PathLike[str], durable: bool, overlap: bool, "
