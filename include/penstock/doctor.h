@@ -35,6 +35,7 @@ struct FileDiagnosis {
   std::uint32_t memory_alignment = 0;
   bool alignment_reported = false;  // by statx; else it is an assumption that a read confirmed
   std::string direct_refusal;       // why it doesn't work
+  int direct_error = 0;             // the errno behind that, or 0
 
   std::uint64_t span = 0;                // from the first byte wanted to the last
   std::uint64_t resident_bytes = 0;      // of these, in the page cache
@@ -45,6 +46,9 @@ struct FileDiagnosis {
 // A load that has not happened.
 struct Forecast {
   Stats stats;                      // as the load would report them, but for seconds
+  bool mapped = false;              // nothing is read, and no memory taken
+  bool may_stage = false;           // some bytes pass through staging blocks, or may
+  Backend engine = Backend::kAuto;  // that works on requests; kAuto: none is needed
   std::string mapping;              // why it would be mapped, or why not
   std::string backend_reason;       // why io_uring, threads or neither
   std::uint64_t bytes_dropped = 0;  // of bytes_buffered, those that would leave the page cache again

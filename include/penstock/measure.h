@@ -12,7 +12,7 @@ namespace penstock {
 struct Throughput {
   std::uint64_t bytes = 0;
   double seconds = 0;
-  std::string method;   // "direct", "uncached", "buffered"
+  std::string method;   // "direct", "buffered"
   std::string backend;  // "uring", "threads"
 };
 

@@ -2,9 +2,7 @@
 //
 // Faulting in fresh memory costs about as much as reading the drive does, so memory that the last tensor lets go of is
 // kept by its pool and handed out again, up to a bound. What is kept is marked as free to the kernel (MADV_FREE): it
-// comes back at once when it is wanted and is taken silently when memory runs short. Large memory that has come back
-// before is marked only when nobody has wanted it for 30 seconds: marking has a price, which a loop would pay every
-// time.
+// comes back at once when it is wanted and is taken silently when memory runs short.
 //
 // A pool may be shared by any number of readers and threads. Memory outlives the pool where tensors still point to it.
 #pragma once

@@ -84,7 +84,7 @@ struct LoadOptions {
 };
 
 // How the bytes of a new file reach the drive.
-enum class WriteMethod { kAuto, kDirect, kUncached, kBuffered };
+enum class WriteMethod { kAuto, kDirect, kBuffered };
 
 // What to do with tensors whose memory overlaps.
 //   kRefuse       an error that names them
@@ -160,7 +160,7 @@ struct Stats {
   std::uint64_t tensors_moved = 0;  // misaligned in the file, moved to an aligned place
   double seconds = 0;
   double sync_seconds = 0;  // of these, waiting for fsync (saves)
-  std::string path;         // "mapped", "direct", "buffered", "uncached" or "mixed" (more than 1% each)
+  std::string path;         // "mapped", "direct", "buffered" or "mixed" (more than 1% each)
   std::string
       landing;  // "in place", "staged", "mixed", "copied", "mapped" (loads); "straight", "staged", "mixed" (saves)
   std::string backend;  // "uring", "threads" or "inline"

@@ -43,7 +43,7 @@ struct StreamStats {
   double slow_seconds = 0;
   double sync_seconds = 0;
   double seconds = 0;   // since it was opened, until it was finished
-  std::string path;     // "direct", "uncached" or "buffered"; empty while nothing was written
+  std::string path;     // "direct" or "buffered"; empty while nothing was written
   std::string backend;  // "uring", "threads" or "inline"; empty while nothing was written in the background
 };
 

@@ -1,4 +1,4 @@
-// The size of a page of memory: 4 KiB on most machines, 16 or 64 KiB on some.
+// The size of a page of memory: 4 KiB on most machines, 16 or 64 KiB on some; and of a transparent huge page.
 #pragma once
 
 #include <unistd.h>
@@ -6,6 +6,8 @@
 #include <cstdint>
 
 namespace penstock {
+
+inline constexpr std::uint64_t kHugePage = std::uint64_t{2} << 20;
 
 inline std::uint64_t page_size() noexcept {
   static const auto size = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));

@@ -21,7 +21,7 @@ struct Format {
 };
 
 FilePlan encode_safetensors(std::span<const TensorSpec> specs, const Metadata& metadata, const EncodeOptions& options) {
-  return safetensors::encode(specs, metadata, options.safetensors_placement, options.safetensors_empty_metadata);
+  return safetensors::encode(specs, metadata, options.safetensors_empty_metadata);
 }
 
 FilePlan encode_flashpack(std::span<const TensorSpec> specs, const Metadata& metadata, const EncodeOptions& options) {
@@ -146,7 +146,15 @@ bool has_own_checksums(std::string_view format) noexcept {
 }
 
 bool has_metadata(std::string_view format) noexcept {
-  return format != torch::kZipFormat && format != torch::kLegacyFormat;
+  return !has_pickle(format);
+}
+
+bool has_pickle(std::string_view format) noexcept {
+  return format == torch::kZipFormat || format == torch::kLegacyFormat;
+}
+
+bool is_replaced_when_saved(std::string_view format) noexcept {
+  return !has_pickle(format);
 }
 
 std::span<const std::string_view> data_suffixes() noexcept {

@@ -23,7 +23,6 @@ std::string format_for_save(std::string_view requested, std::string_view path);
 
 // What each format lets a writer choose.
 struct EncodeOptions {
-  safetensors::PlacementFunction safetensors_placement;
   bool safetensors_empty_metadata = false;
   flashpack::Options flashpack;
   torch::EncodeOptions torch;
@@ -39,6 +38,13 @@ FilePlan encode_layout(std::string_view format, std::span<const TensorSpec> spec
 
 // The files that metadata can be stored in.
 bool has_metadata(std::string_view format) noexcept;
+
+// Whether a pickle says what is in a file of this format.
+bool has_pickle(std::string_view format) noexcept;
+
+// Whether the libraries of a format save by writing another file and renaming it. torch.save rewrites the file in
+// place, under whoever has it mapped.
+bool is_replaced_when_saved(std::string_view format) noexcept;
 
 // The suffixes of checkpoint files, in the order in which a directory is searched for them.
 std::span<const std::string_view> data_suffixes() noexcept;

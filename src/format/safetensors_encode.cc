@@ -122,17 +122,14 @@ std::string make_json(std::span<const TensorSpec> specs, const Metadata& metadat
   return json;
 }
 
-std::uint64_t padded_length(std::uint64_t length, const Placement& placement) {
-  if (placement.modulus < 8 || (placement.modulus & (placement.modulus - 1)) != 0 || placement.phase % 8 != 0) {
-    throw_argument("the data can't be placed at {} modulo {}: expected a multiple of 8 and a power of two",
-                   placement.phase, placement.modulus);
-  }
-  const std::uint64_t padding = (placement.phase - (kHeaderStart + length)) & (placement.modulus - 1);
-  if (length + padding > kMaxHeaderLength) {
-    throw_argument("the header would take {} bytes, more than the {} that safetensors allows", length + padding,
+// The data starts at a multiple of 8, as the reference has it.
+std::uint64_t padded_length(std::uint64_t length) {
+  const std::uint64_t padded = align_up(kHeaderStart + length, 8) - kHeaderStart;
+  if (padded > kMaxHeaderLength) {
+    throw_argument("the header would take {} bytes, more than the {} that safetensors allows", padded,
                    kMaxHeaderLength);
   }
-  return length + padding;
+  return padded;
 }
 
 std::vector<std::byte> make_prefix(std::string_view json, std::uint64_t header_length) {
@@ -144,18 +141,15 @@ std::vector<std::byte> make_prefix(std::string_view json, std::uint64_t header_l
 
 }  // namespace
 
-FilePlan encode(std::span<const TensorSpec> specs, const Metadata& metadata, const PlacementFunction& choose,
-                bool empty_metadata) {
+FilePlan encode(std::span<const TensorSpec> specs, const Metadata& metadata, bool empty_metadata) {
   check_specs(specs);
   FilePlan plan;
   plan.order = order_of(specs);
   check_names_differ(specs, plan.order);
   plan.offsets.resize(specs.size());
   const std::uint64_t data_size = place(specs, plan.order, plan.offsets);
-  const Placement placement = choose ? choose(plan.offsets) : Placement{};
-
   const std::string json = make_json(specs, metadata, plan.order, plan.offsets, empty_metadata);
-  plan.prefix = make_prefix(json, padded_length(json.size(), placement));
+  plan.prefix = make_prefix(json, padded_length(json.size()));
   for (std::uint64_t& offset : plan.offsets) offset += plan.prefix.size();
   const auto file_size = checked_add(plan.prefix.size(), data_size);
   if (!file_size) throw_argument("the file would be larger than 2^64 bytes");

@@ -40,6 +40,8 @@ class Engine {
   virtual ~Engine() = default;
 
   virtual std::string_view name() const noexcept = 0;
+  // kAuto for one that is none of the backends that can be asked for.
+  virtual Backend kind() const noexcept { return Backend::kAuto; }
 
   // Tells the kernel about buffers that requests will use again and again. False where that is not possible (a memlock
   // limit, a backend without it): requests must then leave buffer_index at -1, and nothing else changes.

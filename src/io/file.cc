@@ -11,6 +11,7 @@
 
 #include "base/bytes.h"
 #include "base/error.h"
+#include "base/tuning.h"
 #include "io/filesystem.h"
 #include "io/residency.h"
 
@@ -66,10 +67,8 @@ void File::set_read_ahead(bool on) const noexcept {
 }
 
 void File::prefetch(ByteRange range) const noexcept {
-  // Of more than the drive takes as one request, or than is read ahead of other reads, the kernel leaves out the rest.
-  constexpr std::uint64_t kStep = 512 * kKiB;
-  for (std::uint64_t begin = range.begin; begin < range.end; begin += kStep) {
-    const std::uint64_t nbytes = std::min(kStep, range.end - begin);
+  for (std::uint64_t begin = range.begin; begin < range.end; begin += tuning::kPrefetchStep) {
+    const std::uint64_t nbytes = std::min(tuning::kPrefetchStep, range.end - begin);
     ::posix_fadvise(fd(), static_cast<off_t>(begin), static_cast<off_t>(nbytes), POSIX_FADV_WILLNEED);
   }
 }
@@ -101,14 +100,19 @@ const File::Direct& File::direct() const {
 File::Direct File::open_direct() const {
   bool reported = false;
   const auto alignment = query_direct_alignment(fd(), &reported);
-  if (!alignment) return {{}, {}, reported, "the kernel says that this file can't be read directly"};
+  if (!alignment) return {{}, {}, reported, "the kernel says that this file can't be read directly", 0};
   // Through /proc, so that it is the same file even when the name now belongs to another.
   UniqueFd direct(::open(fmt::format("/proc/self/fd/{}", fd()).c_str(), O_RDONLY | O_CLOEXEC | O_DIRECT));
-  if (!direct) return {{}, {}, reported, fmt::format("open with O_DIRECT: {}", errno_text(errno))};
+  if (!direct) return {{}, {}, reported, fmt::format("open with O_DIRECT: {}", errno_text(errno)), errno};
   if (!reported && !direct_read_works(direct.get())) {
-    return {{}, {}, reported, fmt::format("a direct read of one page: {}", errno_text(errno))};
+    return {{}, {}, reported, fmt::format("a direct read of one page: {}", errno_text(errno)), errno};
   }
-  return {std::move(direct), *alignment, reported, {}};
+  return {std::move(direct), *alignment, reported, {}, 0};
+}
+
+bool File::try_read_direct(std::uint64_t offset, void* data, std::size_t length, std::size_t minimum) const noexcept {
+  const ssize_t count = ::pread(direct().fd.get(), data, length, static_cast<off_t>(offset));
+  return count >= 0 && static_cast<std::size_t>(count) >= minimum;
 }
 
 bool File::on_local_filesystem() const {

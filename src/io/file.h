@@ -59,8 +59,12 @@ class File {
     DirectAlignment alignment;
     bool reported = false;  // the alignment is what the kernel says, and not an assumption that a read confirmed
     std::string refusal;    // why there is no descriptor
+    int error_number = 0;   // the same, where the system said so
   };
   const Direct& direct() const;
+
+  // One direct read of `length` bytes, aligned as direct() says. False when it brought less than `minimum`.
+  bool try_read_direct(std::uint64_t offset, void* data, std::size_t length, std::size_t minimum) const noexcept;
 
   // True for filesystems known to keep their pages on this machine: mapping them can't fail for a lost server.
   bool on_local_filesystem() const;

@@ -8,8 +8,9 @@
 
 #include <chrono>
 #include <csignal>
+#include <thread>
 
-#include "base/later.h"
+#include "io/closing.h"
 #include "penstock/error.h"
 #include "testing/errors.h"
 #include "testing/files.h"
@@ -145,7 +146,7 @@ class SizeLimit {
   SizeLimit(const SizeLimit&) = delete;
   SizeLimit& operator=(const SizeLimit&) = delete;
   ~SizeLimit() {
-    wait_for(Chore::kClosing, std::chrono::minutes(1));  // which may have this to lift
+    wait_for_closing();  // which may have this to lift
     lift();
     std::signal(SIGXFSZ, old_action_);
   }
@@ -163,7 +164,10 @@ TEST(NewFileTest, a_full_disk_is_asked_again_once_what_was_replaced_is_freed) {
   for (const auto& step : fill) {
     NewFile file = NewFile::create(directory / "file");
     SizeLimit limit(4);
-    do_later(Chore::kClosing, Clock::now() + kSoon, [&] { limit.lift(); });
+    run_while_closing([&] {
+      std::this_thread::sleep_for(kSoon);
+      limit.lift();
+    });
     step(file);
     EXPECT_EQ(std::filesystem::file_size(fmt::format("/proc/self/fd/{}", file.fd())), 8u);
   }

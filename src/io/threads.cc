@@ -33,6 +33,7 @@ class ThreadsEngine final : public Engine {
   }
 
   std::string_view name() const noexcept override { return "threads"; }
+  Backend kind() const noexcept override { return Backend::kThreads; }
   bool register_buffers(std::span<const iovec>) override { return false; }
 
   int submit(const IoRequest& request) override {

@@ -30,6 +30,7 @@ class UringEngine final : public Engine {
   }
 
   std::string_view name() const noexcept override { return "uring"; }
+  Backend kind() const noexcept override { return Backend::kUring; }
 
   bool register_buffers(std::span<const iovec> buffers) override {
     return io_uring_register_buffers(&ring_, buffers.data(), static_cast<unsigned>(buffers.size())) == 0;

@@ -1,36 +1,25 @@
 #include "memory/arena.h"
 
 #include <sys/mman.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <chrono>
 #include <cstdlib>
-#include <optional>
 #include <utility>
 
 #include "base/bytes.h"
 #include "base/error.h"
 #include "base/page.h"
+#include "base/tuning.h"
 
 namespace penstock {
 namespace {
 
 constexpr std::uint64_t kCacheLine = 64;
-constexpr std::uint64_t kLittle = 128 * kKiB;  // mapping less than this costs more than it is worth
-constexpr std::uint64_t kDefaultKept = 4 * kGiB;
-constexpr std::uint64_t kWorthHugePages = 16 * kMiB;
 
-// Memory that comes back again and again is offered to the kernel only when nobody has wanted it for a while: that
-// makes every page clean, and dirtying them again took a fifth of a snapshot's time.
-constexpr std::uint64_t kWorthWarmth = 64 * kMiB;
-constexpr std::chrono::seconds kWarmTime{30};
-
-// A kept arena serves a request that leaves little of it unused: a load's memory is its payload, not somebody else's.
-constexpr std::uint64_t kMostWaste = 16 * kMiB;
+// A load's memory is its payload, not somebody else's.
 constexpr bool fits(std::uint64_t kept, std::uint64_t wanted) {
-  return kept >= wanted && kept - wanted <= std::min(kMostWaste, kept / 4);
+  return kept >= wanted && kept - wanted <= std::min(tuning::kMostWaste, kept / 4);
 }
 
 }  // namespace
@@ -69,23 +58,18 @@ Mapping::~Mapping() {
   if (data_ != nullptr) ::munmap(data_, nbytes_);
 }
 
-void Arena::offer_to_kernel() noexcept {
-  ::madvise(data(), size(), MADV_FREE);
-  warm = false;
-}
-
 HostPool::HostPool(const MemoryPoolOptions& options)
     : max_kept_bytes_(options.max_kept_bytes != MemoryPoolOptions::kDefault
                           ? options.max_kept_bytes
-                          : std::min(kDefaultKept, memory_limit() / 4)),
+                          : std::min(tuning::kMostKept, memory_limit() / 4)),
       huge_pages_(options.huge_pages) {}
 
 std::shared_ptr<Arena> HostPool::allocate(std::size_t nbytes) {
-  return nbytes < kLittle ? allocate_little(nbytes) : allocate(nbytes, huge_pages_);
+  return nbytes < tuning::kSmallestMapping ? allocate_little(nbytes) : allocate(nbytes, huge_pages_);
 }
 
 bool HostPool::may_be_huge(std::size_t nbytes) const {
-  return (huge_pages_ || nbytes >= kWorthHugePages) && huge_pages_setting() != "never";
+  return (huge_pages_ || nbytes >= tuning::kSmallestHugeArena) && huge_pages_setting() != "never";
 }
 
 std::shared_ptr<Arena> HostPool::allocate_little(std::size_t nbytes) {
@@ -136,7 +120,6 @@ std::unique_ptr<Arena> HostPool::take_kept(std::size_t nbytes, bool huge_pages) 
   ::madvise(arena->data(), arena->size(), MADV_KEEPONFORK);
   arena->reused = true;
   if (arena->pages != nullptr) arena->pages->settle();
-  arena->warm = false;
   return arena;
 }
 
@@ -147,12 +130,9 @@ void HostPool::release(std::unique_ptr<Arena> arena) noexcept {
     used_bytes_ -= nbytes;
     return;
   }
-  const auto now = Clock::now();
-  const bool warm = arena->reused && nbytes >= kWorthWarmth;
-  arena->released = now;
-  arena->warm = warm;
-  // Outside of the lock: the kernel walks every page. Children of fork() need no copy of what nobody uses.
-  if (!warm) arena->offer_to_kernel();
+  // The kernel may take the pages, when memory runs short, until they are written to again. Outside of the lock, since
+  // it walks every page. Children of fork() need no copy of what nobody uses.
+  ::madvise(arena->data(), nbytes, MADV_FREE);
   ::madvise(arena->data(), nbytes, MADV_WIPEONFORK);
   std::list<std::unique_ptr<Arena>> surplus;  // unmapped after the lock is gone
   {
@@ -165,40 +145,6 @@ void HostPool::release(std::unique_ptr<Arena> arena) noexcept {
       surplus.splice(surplus.end(), kept_, kept_.begin());
     }
   }
-  if (warm) cool_later(now + kWarmTime);
-}
-
-void HostPool::cool_later(Clock::time_point when) noexcept {
-  const pid_t process = ::getpid();  // a child of fork() does not have its parent's plans
-  {
-    const std::lock_guard lock(mutex_);
-    if (cooling_planned_in_ == process) return;
-    cooling_planned_in_ = process;
-  }
-  try {
-    do_later(Chore::kCooling, when, [pool = weak_from_this()] {
-      if (const auto alive = pool.lock()) alive->cool(Clock::now() - kWarmTime);
-    });
-  } catch (...) {
-    cool(Clock::now());
-  }
-}
-
-void HostPool::cool(Clock::time_point released_before) noexcept {
-  std::optional<Clock::time_point> next;
-  {
-    const std::lock_guard lock(mutex_);
-    cooling_planned_in_ = 0;
-    for (const auto& arena : kept_) {
-      if (!arena->warm) continue;
-      if (arena->released <= released_before) {
-        arena->offer_to_kernel();
-      } else if (!next) {
-        next = arena->released + kWarmTime;
-      }
-    }
-  }
-  if (next) cool_later(*next);
 }
 
 std::uint64_t HostPool::kept_bytes() const {

@@ -4,8 +4,6 @@
 // (or to the system when the pool is gone or full). Pools are safe from several threads.
 #pragma once
 
-#include <sys/types.h>
-
 #include <cstddef>
 #include <cstdint>
 #include <list>
@@ -13,7 +11,6 @@
 #include <mutex>
 #include <span>
 
-#include "base/later.h"
 #include "memory/huge_pages.h"
 #include "penstock/memory.h"
 
@@ -46,11 +43,7 @@ struct Arena {
   bool reused = false;               // its pages were touched before, and most likely are still there
   std::unique_ptr<std::byte[], void (*)(void*)> heap{nullptr, nullptr};  // in place of a mapping, for little
   std::size_t heap_size = 0;
-  bool warm = false;  // kept, and nothing that the kernel may take
-  Clock::time_point released;
 
-  // It may take the pages, when memory runs short, until they are written to again.
-  void offer_to_kernel() noexcept;
   std::byte* data() const noexcept { return heap != nullptr ? heap.get() : mapping.data(); }
   std::size_t size() const noexcept { return heap != nullptr ? heap_size : mapping.size(); }
 };
@@ -70,15 +63,12 @@ class HostPool final : public MemoryPool, public std::enable_shared_from_this<Ho
   std::uint64_t kept_bytes() const override;
   std::uint64_t used_bytes() const override;
   void trim() override;
-  // Offers kept memory to the kernel that was released no later than this. Called in time by itself.
-  void cool(Clock::time_point released_before) noexcept;
 
  private:
   static std::shared_ptr<Arena> allocate_little(std::size_t nbytes);
   std::shared_ptr<Arena> allocate(std::size_t nbytes, bool huge_pages);
   std::unique_ptr<Arena> take_kept(std::size_t nbytes, bool huge_pages);
   void release(std::unique_ptr<Arena> arena) noexcept;
-  void cool_later(Clock::time_point when) noexcept;
 
   const std::uint64_t max_kept_bytes_;
   const bool huge_pages_;
@@ -86,7 +76,6 @@ class HostPool final : public MemoryPool, public std::enable_shared_from_this<Ho
   std::list<std::unique_ptr<Arena>> kept_;  // oldest first
   std::uint64_t kept_bytes_ = 0;
   std::uint64_t used_bytes_ = 0;
-  pid_t cooling_planned_in_ = 0;  // by this process, if it is
 };
 
 // `pool` as what it is, or the process's default when it is null.

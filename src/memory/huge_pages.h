@@ -3,44 +3,37 @@
 // A page of 2 MiB takes one fault in place of 512, and is one segment of a request in place of hundreds: direct reads
 // land there in place, at the speed of the drive. But where a hypervisor has taken free memory back, or memory is in
 // pieces, a huge page takes milliseconds, while small ones are there at once. Nobody tells beforehand. So they are
-// asked for one by one, and timed; after a dear one some pages stay small, and ever more of them while the next is dear
-// too.
+// asked for one by one, and timed, within a budget of slow ones.
 //
 // Safe from several threads, as long as no two ask about the same page at a time.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <mutex>
-#include <optional>
 #include <string>
 #include <vector>
 
-namespace penstock {
+#include "base/page.h"
 
-inline constexpr std::uint64_t kHugePage = std::uint64_t{2} << 20;
+namespace penstock {
 
 // Transparent ones for this process: "always", "madvise" or "never"; empty where the kernel does not say.
 std::string huge_pages_setting();
 
-// Whether the next huge page is worth asking for, by what the last ones took. Safe from several threads.
-class HugePageLuck {
+// How many slow huge pages a load can still afford: one in tuning::kPagesPerSlowPage that it has come to. A load whose
+// pages are all slow tries few of them; one bad moment costs the next pages and not the whole load. Safe from several
+// threads.
+class HugePageBudget {
  public:
-  // Handed out with every page that is asked for. What is told of one that was asked for before the last dear one says
-  // nothing new: several threads are kept waiting by the same shortage.
-  using Question = unsigned;
-
-  // Nothing, as often as the last dear pages suggest.
-  std::optional<Question> worth_asking();
-  void was_cheap(Question question);
-  void was_dear(Question question);
+  // Whether the next page is worth asking for.
+  bool allows() noexcept;
+  // One that was asked for took long.
+  void spend() noexcept { slow_.fetch_add(1, std::memory_order_relaxed); }
 
  private:
-  std::mutex mutex_;
-  Question current_ = 0;
-  int to_leave_ = 0;    // pages that stay small before the next is asked for
-  int leave_last_ = 0;  // as many after the last dear one; 0: none was dear yet
-  int cheap_ = 0;       // in a row
+  std::atomic<unsigned> seen_{0};
+  std::atomic<unsigned> slow_{0};
 };
 
 class HugePages {
@@ -51,8 +44,8 @@ class HugePages {
 
   // Whether all of [data, data + nbytes), whole pages of kHugePage, lies on huge ones. Pages that were never asked
   // about are asked for. What they hold is lost: before anything lands there.
-  // `luck` decides whether that is worth it, and learns from it: one for all that is loaded together.
-  bool have(std::byte* data, std::uint64_t nbytes, HugePageLuck& luck) noexcept;
+  // `budget` bounds what that may cost: one for all that is loaded together.
+  bool have(std::byte* data, std::uint64_t nbytes, HugePageBudget& budget) noexcept;
 
   // The memory has been used, also where nobody asked: what is not known to be huge stays as it is.
   void settle() noexcept;
@@ -60,9 +53,9 @@ class HugePages {
  private:
   enum class Page : std::uint8_t { kUntouched, kSmall, kHuge };
 
-  bool have_page(std::size_t number, HugePageLuck& luck) noexcept;
-  Page ask_for(std::byte* data, HugePageLuck& luck) noexcept;
-  Page ask_again(std::byte* data, HugePageLuck& luck) noexcept;
+  bool have_page(std::size_t number, HugePageBudget& budget) noexcept;
+  Page ask_for(std::byte* data, HugePageBudget& budget) noexcept;
+  Page ask_again(std::byte* data, HugePageBudget& budget) noexcept;
 
   std::byte* const data_;
   const bool insist_;

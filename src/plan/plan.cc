@@ -11,7 +11,8 @@ Piece piece_of(const Segment& segment, std::uint64_t begin, std::uint64_t end) {
   const std::uint64_t skipped = begin - segment.offset;
   const std::uint64_t address_skip =
       segment.converts() ? skipped / (dtype_bits(segment.from) / 8) * (dtype_bits(segment.to) / 8) : skipped;
-  return {begin, end - begin, segment.address + address_skip, segment.owner, segment.from, segment.to};
+  const std::uint64_t address = segment.address == kNowhere ? kNowhere : segment.address + address_skip;
+  return {begin, end - begin, address, segment.owner, segment.from, segment.to};
 }
 
 class Planner {

@@ -10,9 +10,13 @@
 #include <vector>
 
 #include "base/bytes.h"
+#include "base/tuning.h"
 #include "penstock/dtype.h"
 
 namespace penstock {
+
+// The address of bytes that are read to be looked at, and go nowhere.
+inline constexpr std::uint64_t kNowhere = ~std::uint64_t{0};
 
 // Bytes that lie together in a file and together in memory.
 struct Segment {
@@ -53,12 +57,12 @@ struct Plan {
 };
 
 struct PlanOptions {
-  std::uint64_t block_size = 2 * kMiB;          // a multiple of the alignment
-  std::uint64_t alignment = 4096;               // of offsets and lengths; 1 for buffered I/O
-  std::uint64_t memory_alignment = 4096;        // of addresses that blocks move straight to or from
-  std::uint64_t largest_gap = 128 * kKiB;       // unwanted bytes that are read to save a request; 0 for writes
-  std::uint64_t smallest_straight = 64 * kKiB;  // straight moves shorter than this are not worth a request of their own
-  std::uint64_t straight_granule = 1;           // straight moves begin and end at its multiples, in file and memory
+  std::uint64_t block_size = tuning::kBlockSize;    // a multiple of the alignment
+  std::uint64_t alignment = 4096;                   // of offsets and lengths; 1 for buffered I/O
+  std::uint64_t memory_alignment = 4096;            // of addresses that blocks move straight to or from
+  std::uint64_t largest_gap = tuning::kLargestGap;  // unwanted bytes that are read to save a request; 0 for writes
+  std::uint64_t smallest_straight = tuning::kSmallestStraightRead;
+  std::uint64_t straight_granule = 1;  // straight moves begin and end at its multiples, in file and memory
   bool allow_straight = true;
 };
 

@@ -10,7 +10,7 @@ void Batch::expect(std::size_t jobs) {
   left_ += jobs;
 }
 
-void Batch::job_over(std::exception_ptr error, std::uint64_t bytes) noexcept {
+void Batch::job_ended(std::exception_ptr error, std::uint64_t bytes) noexcept {
   if (error != nullptr) abandon();
   bytes_done_.fetch_add(bytes, std::memory_order_relaxed);
   const std::lock_guard lock(mutex_);

@@ -18,16 +18,16 @@ class Batch {
   // Before the jobs are given to a crew.
   void expect(std::size_t jobs);
 
-  // A job is over; the first error makes the others give up. It is taken over whole, so that the waiter, who reads it,
-  // is also the one that destroys it.
-  void job_over(std::exception_ptr error, std::uint64_t bytes) noexcept;
+  // A job has ended; the first error makes the others give up. It is taken over whole, so that the waiter, who reads
+  // it, is also the one that destroys it.
+  void job_ended(std::exception_ptr error, std::uint64_t bytes) noexcept;
 
   bool abandoned() const noexcept { return abandoned_.load(std::memory_order_relaxed); }
   void abandon() noexcept { abandoned_.store(true, std::memory_order_relaxed); }
 
   std::uint64_t bytes_done() const noexcept { return bytes_done_.load(std::memory_order_relaxed); }
 
-  // True when every job is over, waiting at most so long.
+  // True when every job has ended, waiting at most so long.
   bool wait_for(double seconds);
 
   // Throws the first error, if there was one. After wait_for() returned true.

@@ -1,4 +1,4 @@
-// Checksums of tensors whose pieces come by on several threads in any order.
+// Checksums of tensors (or records) whose pieces come by on several threads in any order.
 #pragma once
 
 #include <cstddef>
@@ -6,21 +6,18 @@
 #include <mutex>
 #include <vector>
 
-#include "plan/plan.h"
-
 namespace penstock {
 
-enum class ChecksumKind { kCrc32c, kCrc32 };
+enum class ChecksumKind : std::uint8_t { kCrc32c, kCrc32 };
 
 class ChecksumCollector {
  public:
-  explicit ChecksumCollector(ChecksumKind kind = ChecksumKind::kCrc32c) : kind_(kind) {}
-
-  // `owner` is a number below the count given to finish().
-  void add(std::uint32_t owner, std::uint64_t offset, const std::byte* bytes, std::uint64_t nbytes);
+  // `owner` is a number below the count given to finish(); all its pieces are of one kind.
+  void add(ChecksumKind kind, std::uint32_t owner, std::uint64_t offset, const std::byte* bytes, std::uint64_t nbytes);
 
   // A part whose checksum was computed elsewhere.
-  void add_known(std::uint32_t owner, std::uint64_t offset, std::uint32_t checksum, std::uint64_t nbytes);
+  void add_known(ChecksumKind kind, std::uint32_t owner, std::uint64_t offset, std::uint32_t checksum,
+                 std::uint64_t nbytes);
 
   // The checksum of each owner's pieces, joined by offset; that of an owner without pieces is the empty one's.
   std::vector<std::uint32_t> finish(std::size_t owner_count);
@@ -31,9 +28,9 @@ class ChecksumCollector {
     std::uint32_t checksum;
     std::uint64_t offset;
     std::uint64_t nbytes;
+    ChecksumKind kind;
   };
 
-  const ChecksumKind kind_;
   std::mutex mutex_;
   std::vector<Part> parts_;
 };

@@ -20,10 +20,11 @@ void keep_for_ever(std::shared_ptr<void> thing) {
 
 }  // namespace
 
-// A place for one job in flight.
+// A place for one job from its start to its end.
 struct Crew::Slot {
   std::byte* staging = nullptr;
   std::unique_ptr<Job> job;
+  bool copying = false;  // else transferring
 };
 
 class Crew::Worker {
@@ -35,13 +36,18 @@ class Crew::Worker {
   // Works until the crew stops (threads) or has nothing left (`until_empty`).
   void run(bool until_empty) noexcept {
     while (true) {
+      collect_copies();
       while (!free_.empty()) {
-        auto job = crew_.take(!until_empty && in_flight() == 0);
+        auto job = crew_.take(!until_empty && under_way() == 0);
         if (job == nullptr) break;
         start(std::move(job));
       }
-      if (in_flight() == 0) break;
-      reap();
+      if (under_way() == 0) break;
+      if (transferring_ > 0) {
+        reap();
+      } else {
+        slots_[copying_.front()].job->wait_for_copy();
+      }
     }
     if (queue_ != nullptr) {
       crew_.counters_.requests += queue_->requests();
@@ -50,27 +56,67 @@ class Crew::Worker {
   }
 
  private:
-  std::size_t in_flight() const { return slots_.size() - free_.size(); }
+  std::size_t under_way() const { return slots_.size() - free_.size(); }
+  int staging_index() const { return registered_ ? 0 : -1; }
 
   void start(std::unique_ptr<Job> job) noexcept {
-    if (job->abandoned()) return job->over(nullptr);
+    if (job->abandoned()) return job->end(nullptr);
     std::exception_ptr error;
     try {
       prepare();
-      const std::size_t index = free_.back();
-      Transfer transfer;
-      const int buffer_index = registered_ ? 0 : -1;
-      if (!job->start(slots_[index].staging, buffer_index, transfer)) return job->over(nullptr);
-      transfer.request.tag = index;
-      queue_->push(transfer);
-      free_.pop_back();
-      slots_[index].job = std::move(job);
-      return;
     } catch (...) {
       error = std::current_exception();
     }
     // Not within the handler, which would hold the error beyond the moment that its reader has it.
-    job->over(std::move(error));
+    if (error != nullptr) return job->end(std::move(error));
+    const std::size_t index = free_.back();
+    free_.pop_back();
+    slots_[index].job = std::move(job);
+    go_on(index, [&](Job& started, Transfer& transfer) {
+      return started.start(slots_[index].staging, staging_index(), transfer);
+    });
+  }
+
+  // Asks the job of a slot for its next step by `ask`, and takes it.
+  template <typename Ask>
+  void go_on(std::size_t index, const Ask& ask) noexcept {
+    Slot& slot = slots_[index];
+    std::exception_ptr error;
+    NextStep next = NextStep::kEnd;
+    try {
+      Transfer transfer;
+      next = ask(*slot.job, transfer);
+      if (next == NextStep::kTransfer) {
+        transfer.request.tag = index;
+        queue_->push(transfer);
+        ++transferring_;
+      } else if (next == NextStep::kCopy) {
+        slot.copying = true;
+        copying_.push_back(index);
+      }
+    } catch (...) {
+      error = std::current_exception();
+      next = NextStep::kEnd;
+    }
+    if (next == NextStep::kEnd) finish(index, std::move(error));
+  }
+
+  void finish(std::size_t index, std::exception_ptr error) noexcept {
+    const std::unique_ptr<Job> job = std::move(slots_[index].job);
+    slots_[index].copying = false;
+    free_.push_back(index);
+    job->end(std::move(error));
+  }
+
+  // Goes on with the jobs whose copies are through. A worker's copies pass in the order in which they were started.
+  void collect_copies() noexcept {
+    while (!copying_.empty() && slots_[copying_.front()].job->copy_is_done()) {
+      const std::size_t index = copying_.front();
+      copying_.pop_front();
+      slots_[index].copying = false;
+      go_on(index,
+            [&](Job& job, Transfer& transfer) { return job.copied(slots_[index].staging, staging_index(), transfer); });
+    }
   }
 
   void reap() noexcept {
@@ -82,20 +128,14 @@ class Crew::Worker {
       broken = std::current_exception();
     }
     if (broken != nullptr) return break_down(broken);
+    --transferring_;
     const auto index = static_cast<std::size_t>(finished.tag);
-    const std::unique_ptr<Job> job = std::move(slots_[index].job);
-    std::exception_ptr error;
-    try {
-      if (finished.error_number != 0 || finished.ended_early) {
-        error = job->failure(finished);
-      } else if (!job->abandoned()) {
-        job->finish(slots_[index].staging);
-      }
-    } catch (...) {
-      error = std::current_exception();
+    if (finished.error_number != 0 || finished.ended_early) {
+      return finish(index, slots_[index].job->failure(finished));
     }
-    free_.push_back(index);
-    job->over(std::move(error));
+    go_on(index, [&](Job& job, Transfer&) {
+      return job.abandoned() ? NextStep::kEnd : job.transferred(slots_[index].staging);
+    });
   }
 
   // One for each reader: threads that share an error also share the moment of its end.
@@ -114,10 +154,14 @@ class Crew::Worker {
   void break_down(const std::exception_ptr& error) noexcept {
     for (std::size_t index = 0; index < slots_.size(); ++index) {
       if (slots_[index].job == nullptr) continue;
-      slots_[index].job->over(copy_of(error));
+      if (slots_[index].copying) slots_[index].job->wait_for_copy();
+      slots_[index].job->end(copy_of(error));
       keep_for_ever(std::move(slots_[index].job));
+      slots_[index].copying = false;
       free_.push_back(index);
     }
+    transferring_ = 0;
+    copying_.clear();
     keep_for_ever(std::move(staging_));
     keep_for_ever(std::move(queue_));
     keep_for_ever(std::move(engine_));
@@ -143,6 +187,8 @@ class Crew::Worker {
   Crew& crew_;
   std::vector<Slot> slots_;
   std::vector<std::size_t> free_;
+  std::deque<std::size_t> copying_;  // in the order in which their copies were started
+  std::size_t transferring_ = 0;
   std::shared_ptr<Arena> staging_;
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<RequestQueue> queue_;
@@ -161,7 +207,7 @@ void Crew::stop() {
   }
   work_.notify_all();
   for (const auto& job : abandoned) {
-    job->over(std::make_exception_ptr(Error(ErrorKind::kCancelled, "stopped before it was done")));
+    job->end(std::make_exception_ptr(Error(ErrorKind::kCancelled, "stopped before it was done")));
   }
   for (std::thread& thread : threads_) thread.join();
   threads_.clear();

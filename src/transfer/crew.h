@@ -1,8 +1,15 @@
 // Crew: threads that each own an engine and a few staging blocks, and work off jobs in order.
 //
-// Loads and saves are the same machine run in two directions: a worker keeps several requests in flight and, whenever
-// one has finished, does the CPU work that belongs to it (copy out, convert, checksum; or, before a write, fill). Jobs
-// say what that is. A crew without threads does everything on the thread that calls add().
+// Loads and saves are the same machine run in two directions: a worker keeps several requests in flight and does the
+// CPU work that belongs to each (copy out, convert, checksum; or, before a write, fill). Jobs say what that is. A crew
+// without threads does everything on the thread that calls add().
+//
+// A job has a slot of its worker, and the slot's staging block, from its start to its end:
+//
+//   free -> [copying ->] transferring -> [copying ->] free
+//
+// "Copying" is work that goes on by itself, such as a copy between the staging block and a device: the transfer is
+// done, the job is not, and the block must not be used again. Jobs over host memory never are.
 #pragma once
 
 #include <atomic>
@@ -13,6 +20,8 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -32,23 +41,38 @@ struct Counters {
   std::atomic<std::uint64_t> bytes_on_device{0};
 };
 
-// One request's worth of work. Its functions run on a worker.
+// What a job does next.
+enum class NextStep : std::uint8_t {
+  kTransfer,  // the engine moves what `transfer` says
+  kCopy,      // a copy is under way; see Job::copy_is_done()
+  kEnd,       // nothing: the job has done its work
+};
+
+// One request's worth of work. Its functions run on a worker, one at a time.
 class Job {
  public:
   virtual ~Job() = default;
 
-  // Prepares `transfer`, using `staging` (block_size bytes) if it needs a place. False when everything is done already
+  // Prepares `transfer`, using `staging` (block_size bytes) if it needs a place. kEnd when everything is done already
   // without an engine (a copy from the page cache). May throw.
-  virtual bool start(std::byte* staging, int staging_index, Transfer& transfer) = 0;
+  virtual NextStep start(std::byte* staging, int staging_index, Transfer& transfer) = 0;
 
-  // The transfer has moved all its bytes. May throw.
-  virtual void finish(std::byte* staging) = 0;
+  // The transfer has moved all its bytes. kCopy or kEnd. May throw.
+  virtual NextStep transferred(std::byte* staging) = 0;
+
+  // After kCopy: whether it is through; waits for that, however it ends; goes on after it. None may be called
+  // otherwise.
+  virtual bool copy_is_done() noexcept { return true; }
+  virtual void wait_for_copy() noexcept {}
+  virtual NextStep copied(std::byte* /*staging*/, int /*staging_index*/, Transfer& /*transfer*/) {
+    return NextStep::kEnd;
+  }
 
   // The error for a transfer that failed.
   virtual std::exception_ptr failure(const Finished& finished) const = 0;
 
   // Called once, at the end, whatever happened: null when the job succeeded. Must not throw.
-  virtual void over(std::exception_ptr error) noexcept = 0;
+  virtual void end(std::exception_ptr error) noexcept = 0;
 
   // True when there is no point in starting it any more.
   virtual bool abandoned() const noexcept = 0;

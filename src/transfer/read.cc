@@ -3,138 +3,115 @@
 #include <fcntl.h>
 
 #include <algorithm>
-#include <cstring>
 
 #include "base/bytes.h"
-#include "base/cast.h"
-#include "base/error.h"
 #include "base/page.h"
-#include "memory/populate.h"
+#include "transfer/block_job.h"
 #include "transfer/interleave.h"
 
 namespace penstock {
 namespace {
 
-std::byte* at_address(std::uint64_t address) {
-  return reinterpret_cast<std::byte*>(static_cast<std::uintptr_t>(address));
-}
-
-class ReadJob final : public Job {
+class ReadJob final : public BlockJob {
  public:
   ReadJob(std::shared_ptr<ReadBatch> batch, Counters& counters, std::size_t task, std::size_t block)
-      : batch_(std::move(batch)),
+      : BlockJob(IoRequest::Operation::kRead),
+        batch_(std::move(batch)),
         counters_(counters),
         task_(batch_->tasks[task]),
         block_(task_.plan.blocks[block]),
+        pieces_(task_.plan.pieces.data() + block_.first_piece, block_.piece_count),
         buffered_(task_.buffered[block]),
         drop_behind_(!task_.drop_behind.empty() && task_.drop_behind[block]) {}
 
-  bool start(std::byte* staging, int staging_index, Transfer& transfer) override {
-    if (buffered_) {
-      read_buffered(staging);
-      return false;
-    }
-    straight_ = block_.straight && has_its_pages();
-    const auto length = static_cast<std::uint32_t>(block_.length);
-    const std::uint64_t left = task_.file->size() - block_.offset;
-    transfer.minimum = static_cast<std::uint32_t>(std::min<std::uint64_t>(length, left));
-    transfer.alignment = task_.file->direct().alignment.offset;
-    transfer.request.operation = IoRequest::Operation::kRead;
-    transfer.request.fd = task_.file->direct().fd.get();
-    transfer.request.data = straight_ ? at_address(first_piece().address) : staging;
-    transfer.request.length = length;
-    transfer.request.offset = block_.offset;
-    transfer.request.buffer_index = straight_ ? -1 : staging_index;
-    return true;
+  NextStep start(std::byte* staging, int staging_index, Transfer& transfer) override {
+    if (buffered_) return read_buffered(staging);
+    target_ = block_.straight ? task_.destination->for_drive(pieces_.front()) : nullptr;
+    BlockRequest wanted;
+    wanted.fd = task_.file->direct().fd.get();
+    wanted.data = target_ != nullptr ? target_ : staging;
+    wanted.offset = block_.offset;
+    wanted.length = block_.length;
+    wanted.minimum = std::min(block_.length, task_.file->size() - block_.offset);
+    wanted.alignment = task_.file->direct().alignment.offset;
+    wanted.buffer_index = target_ != nullptr ? -1 : staging_index;
+    return request(wanted, transfer);
   }
 
-  void finish(std::byte* staging) override {
-    if (!straight_) land(staging, block_.offset);
-    if (straight_ && batch_->observe) batch_->observe(first_piece(), at_address(first_piece().address));
-    moved_ = payload();
-    counters_.bytes_direct += moved_;
+  NextStep transferred(std::byte* staging) override {
+    counters_.bytes_direct += payload();
     counters_.bytes_on_device += block_.length;
-    if (!straight_) counters_.bytes_copied += moved_;
+    if (target_ == nullptr) {
+      counters_.bytes_copied += payload();
+      return put(staging, block_.offset);
+    }
+    observe(pieces_.front(), target_);
+    return NextStep::kEnd;
   }
 
-  std::exception_ptr failure(const Finished& finished) const override {
-    const std::string& path = task_.file->path();
-    const std::string what = describe_failure(finished, IoRequest::Operation::kRead);
-    const ErrorKind kind = finished.ended_early ? ErrorKind::kChanged : errno_kind(finished.error_number);
-    return std::make_exception_ptr(Error(kind, fmt::format("{}: {}", path, what), finished.error_number));
-  }
+  bool copy_is_done() noexcept override { return task_.destination->is_done(copy_); }
+  void wait_for_copy() noexcept override { task_.destination->wait(copy_); }
 
-  void over(std::exception_ptr error) noexcept override { batch_->job_over(std::move(error), moved_); }
+  void end(std::exception_ptr error) noexcept override {
+    const std::uint64_t arrived = error == nullptr && !abandoned() ? payload() : 0;
+    batch_->job_ended(std::move(error), arrived);
+  }
   bool abandoned() const noexcept override { return batch_->abandoned(); }
 
  private:
-  const Piece& first_piece() const { return task_.plan.pieces[block_.first_piece]; }
-  const Piece* begin() const { return task_.plan.pieces.data() + block_.first_piece; }
-  const Piece* end() const { return begin() + block_.piece_count; }
-
-  // Whether the memory of a straight block can be read into as it is. Asks for huge pages where they are wanted.
-  bool has_its_pages() const {
-    if (!task_.by_page) return true;
-    return task_.pages != nullptr && task_.pages->have(at_address(first_piece().address), block_.length, *batch_->luck);
-  }
+  const std::string& path() const noexcept override { return task_.file->path(); }
 
   std::uint64_t payload() const {
     std::uint64_t bytes = 0;
-    for (const Piece* piece = begin(); piece != end(); ++piece) bytes += piece->nbytes;
+    for (const Piece& piece : pieces_) bytes += piece.nbytes;
     return bytes;
   }
 
-  void read_buffered(std::byte* staging) {
+  void observe(const Piece& piece, const std::byte* bytes) const {
+    if (batch_->observe) batch_->observe(piece, bytes);
+  }
+
+  NextStep read_buffered(std::byte* staging) {
     const File& file = *task_.file;
-    const std::uint64_t first = first_piece().offset;
-    const std::uint64_t nbytes = end()[-1].offset + end()[-1].nbytes - first;
-    const Piece& piece = first_piece();
-    if (block_.piece_count == 1 && piece.from == piece.to && !batch_->discard) {
-      const bool is_huge = task_.by_page && block_.straight && has_its_pages();
-      if (!is_huge && batch_->populate) populate(at_address(piece.address), piece.nbytes);
-      file.read(piece.offset, at_address(piece.address), piece.nbytes);
-      if (batch_->observe) batch_->observe(piece, at_address(piece.address));
-    } else {
-      file.read(first, staging, nbytes);
-      land(staging, first);
-    }
-    // A hint: a kernel that ignores it costs page cache, not correctness.
-    if (drop_behind_) {
-      // Whole pages only are dropped, so the range is widened to them.
-      const std::uint64_t begin = align_down(first, page_size());
-      const std::uint64_t end = align_up(first + nbytes, page_size());
-      ::posix_fadvise(file.fd(), static_cast<off_t>(begin), static_cast<off_t>(end - begin), POSIX_FADV_DONTNEED);
-    }
+    const std::uint64_t first = pieces_.front().offset;
+    const std::uint64_t nbytes = pieces_.back().offset + pieces_.back().nbytes - first;
+    const Piece& piece = pieces_.front();
+    const bool is_whole = pieces_.size() == 1 && piece.from == piece.to;
+    std::byte* const target = is_whole ? task_.destination->for_copy(piece, block_.straight) : nullptr;
+    file.read(first, target != nullptr ? target : staging, nbytes);
+    if (drop_behind_) drop_pages(first, nbytes);
     ++counters_.requests;
-    moved_ = payload();
-    counters_.bytes_buffered += moved_;
+    counters_.bytes_buffered += payload();
     counters_.bytes_on_device += nbytes;
+    if (target == nullptr) return put(staging, first);
+    observe(piece, target);
+    return NextStep::kEnd;
+  }
+
+  // A hint: a kernel that ignores it costs page cache, not correctness. Whole pages only are dropped, so the range is
+  // widened to them.
+  void drop_pages(std::uint64_t first, std::uint64_t nbytes) const {
+    const std::uint64_t begin = align_down(first, page_size());
+    const std::uint64_t end = align_up(first + nbytes, page_size());
+    ::posix_fadvise(task_.file->fd(), static_cast<off_t>(begin), static_cast<off_t>(end - begin), POSIX_FADV_DONTNEED);
   }
 
   // `bytes` holds the file from `offset` on.
-  void land(const std::byte* bytes, std::uint64_t offset) {
-    for (const Piece* piece = begin(); piece != end(); ++piece) {
-      const std::byte* source = bytes + (piece->offset - offset);
-      if (batch_->observe) batch_->observe(*piece, source);
-      if (batch_->discard) continue;
-      if (batch_->populate && piece->from == piece->to) populate(at_address(piece->address), piece->nbytes);
-      if (piece->from == piece->to) {
-        std::memcpy(at_address(piece->address), source, piece->nbytes);
-      } else {
-        cast_elements(piece->from, source, piece->to, at_address(piece->address),
-                      piece->nbytes / (dtype_bits(piece->from) / 8));
-      }
-    }
+  NextStep put(const std::byte* bytes, std::uint64_t offset) {
+    for (const Piece& piece : pieces_) observe(piece, bytes + (piece.offset - offset));
+    copy_ = task_.destination->put(pieces_, bytes, offset);
+    return copy_ == kDone ? NextStep::kEnd : NextStep::kCopy;
   }
 
   const std::shared_ptr<ReadBatch> batch_;
   Counters& counters_;
   const ReadTask& task_;
   const Block& block_;
+  const std::span<const Piece> pieces_;
   const bool buffered_;
   const bool drop_behind_;
-  bool straight_ = false;
-  std::uint64_t moved_ = 0;  // bytes that arrived
+  std::byte* target_ = nullptr;  // of a block that goes straight there
+  CopyTicket copy_ = kDone;
 };
 
 struct BlockNumber {
@@ -154,7 +131,47 @@ std::vector<BlockNumber> order_of(const std::vector<ReadTask>& tasks) {
   return interleave(reads, copies);
 }
 
+PlanOptions plan_options(const FileRead& read, bool direct, std::uint64_t block_size) {
+  PlanOptions options;
+  options.block_size = block_size;
+  options.alignment = direct ? read.file->direct().alignment.offset : 1;
+  options.memory_alignment = direct ? read.file->direct().alignment.memory : 1;
+  options.allow_straight =
+      read.route.landing == ReadLanding::kByPage || (read.route.landing == ReadLanding::kInPlace && direct);
+  if (read.route.landing == ReadLanding::kByPage) options.straight_granule = kHugePage;
+  return options;
+}
+
+// Per block: is it wholly in the page cache?
+std::vector<bool> resident_blocks(const File& file, const Plan& plan) {
+  std::vector<bool> resident;
+  for (const Block& block : plan.blocks) {
+    const Piece& first = plan.pieces[block.first_piece];
+    const Piece& last = plan.pieces[block.first_piece + block.piece_count - 1];
+    const ByteRange range{first.offset, last.offset + last.nbytes};
+    resident.push_back(file.resident_bytes(range) == range.size());
+  }
+  return resident;
+}
+
 }  // namespace
+
+ReadTask plan_read(const FileRead& read, bool keep_owners, std::uint64_t block_size) {
+  ReadTask task{read.file, read.destination, {}, {}, {}};
+  const File& file = *read.file;
+  const ReadPath path = read.route.path;
+  const bool direct = (path == ReadPath::kDirect || path == ReadPath::kByBlock) && file.direct().fd;
+  task.plan = plan_blocks(coalesce(read.segments, keep_owners), plan_options(read, direct, block_size));
+  task.buffered.assign(task.plan.blocks.size(), !direct);
+  if (!direct) file.set_read_ahead(true);
+  if (direct && path == ReadPath::kByBlock) task.buffered = resident_blocks(file, task.plan);
+  if (path == ReadPath::kDropBehind) {
+    // The promise to leave no page cache behind, kept the other way. What others had cached stays.
+    task.drop_behind = resident_blocks(file, task.plan);
+    task.drop_behind.flip();
+  }
+  return task;
+}
 
 void start_reading(Crew& crew, const std::shared_ptr<ReadBatch>& batch) {
   std::vector<std::unique_ptr<Job>> jobs;

@@ -10,27 +10,10 @@
 
 #include "base/bytes.h"
 #include "base/error.h"
+#include "base/tuning.h"
 
 namespace penstock {
 namespace {
-
-// Measured: see docs/tuning.md.
-constexpr std::uint64_t kBlockSize = 2 * kMiB;
-constexpr unsigned kReadDepth = 16;
-constexpr unsigned kWriteDepth = 8;
-constexpr unsigned kMaxDefaultThreads = 4;
-constexpr std::uint64_t kSmallTransfer = 4 * kMiB;
-constexpr std::uint64_t kSmallBlock = 1 * kMiB;
-// Staging blocks are memory that has to be there first. What moves less has smaller ones.
-constexpr std::uint64_t kLeastBlock = 256 * kKiB;
-constexpr std::uint64_t kBlocksPerTransfer = 128;
-
-constexpr std::uint64_t kSmallestBlock = 64 * kKiB;
-constexpr std::uint64_t kLargestBlock = 64 * kMiB;
-constexpr unsigned kDeepestQueue = 1024;
-constexpr unsigned kMostThreads = 256;
-// Staging blocks are memory on top of the payload; the rest of the promised 64 MiB is for bookkeeping.
-constexpr std::uint64_t kMostStaging = 48 * kMiB;
 
 const char* environment(const char* name) {
   const char* text = std::getenv(name);
@@ -83,13 +66,14 @@ const char* reason_for(Backend option, Backend decided) {
 }
 
 std::uint64_t block_size_for(std::uint64_t nbytes) {
-  return std::clamp(std::bit_floor(nbytes / kBlocksPerTransfer), kLeastBlock, kBlockSize);
+  return std::clamp(std::bit_floor(nbytes / tuning::kBlocksPerTransfer), tuning::kLeastBlock, tuning::kBlockSize);
 }
 
 std::uint64_t checked_block_size(std::uint64_t asked, std::uint64_t nbytes) {
-  if (asked == 0) return nbytes <= kSmallTransfer ? kSmallBlock : block_size_for(nbytes);
-  if (asked < kSmallestBlock || asked > kLargestBlock || (asked & (asked - 1)) != 0) {
-    throw_argument("block size {}: expected a power of two from {} to {}", asked, kSmallestBlock, kLargestBlock);
+  if (asked == 0) return nbytes <= tuning::kSmallTransfer ? tuning::kSmallBlock : block_size_for(nbytes);
+  if (asked < tuning::kSmallestBlock || asked > tuning::kLargestBlock || (asked & (asked - 1)) != 0) {
+    throw_argument("block size {}: expected a power of two from {} to {}", asked, tuning::kSmallestBlock,
+                   tuning::kLargestBlock);
   }
   return asked;
 }
@@ -110,22 +94,23 @@ Settings decide_settings(const IoOptions& options, std::uint64_t nbytes, Directi
   const Backend backend = asked_backend(options.backend);
   settings.block_size = checked_block_size(asked_number(options.block_size, "PENSTOCK_BLOCK_SIZE"), nbytes);
   settings.queue_depth =
-      checked_count(asked_number(options.queue_depth, "PENSTOCK_QUEUE_DEPTH"), kDeepestQueue, "queue depth");
-  settings.threads = checked_count(asked_number(options.threads, "PENSTOCK_THREADS"), kMostThreads, "threads");
+      checked_count(asked_number(options.queue_depth, "PENSTOCK_QUEUE_DEPTH"), tuning::kDeepestQueue, "queue depth");
+  settings.threads = checked_count(asked_number(options.threads, "PENSTOCK_THREADS"), tuning::kMostThreads, "threads");
   const bool threads_chosen = settings.threads != 0;
   if (settings.queue_depth == 0) {
-    const unsigned depth = direction == Direction::kRead ? kReadDepth : kWriteDepth;
+    const unsigned depth = direction == Direction::kRead ? tuning::kReadDepth : tuning::kWriteDepth;
     settings.queue_depth = std::max(depth, 2 * settings.threads);
-    settings.queue_depth =
-        static_cast<unsigned>(std::clamp<std::uint64_t>(kMostStaging / settings.block_size, 1, settings.queue_depth));
+    settings.queue_depth = static_cast<unsigned>(
+        std::clamp<std::uint64_t>(tuning::kMostStaging / settings.block_size, 1, settings.queue_depth));
   }
-  if (!threads_chosen) settings.threads = std::clamp(std::thread::hardware_concurrency(), 1u, kMaxDefaultThreads);
+  if (!threads_chosen)
+    settings.threads = std::clamp(std::thread::hardware_concurrency(), 1u, tuning::kMostDefaultThreads);
   settings.threads = std::min(settings.threads, settings.queue_depth);
-  if (nbytes <= kSmallTransfer && !threads_chosen && backend == Backend::kAuto) {
+  if (nbytes <= tuning::kSmallTransfer && !threads_chosen && backend == Backend::kAuto) {
     // One request at a time needs one staging block, and a small one is not worth a huge page.
     settings.threads = 0;
     settings.queue_depth = 1;
-    settings.block_size = std::min(settings.block_size, kSmallBlock);
+    settings.block_size = std::min(settings.block_size, tuning::kSmallBlock);
     settings.make_engine = [](unsigned) { return make_inline_engine(); };
     settings.engine_reason = "so little is moved by the calling thread itself";
   } else {

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "io/new_file.h"
+#include "io/file.h"
 #include "plan/plan.h"
 #include "transfer/batch.h"
 #include "transfer/crew.h"
@@ -29,11 +29,17 @@ struct WritePart {
   Origin origin;
 };
 
-struct WriteBatch : Batch {
+// Where parts are written to, and how.
+struct WriteTarget {
   std::string path;
   int fd = -1;
-  int flags = 0;  // RWF_*
-  std::uint32_t alignment = 1;
+  bool direct = false;
+  DirectAlignment alignment{1, 1};  // that direct I/O needs
+  bool straight = true;             // from the origins' memory where alignment allows; else all passes through staging
+};
+
+struct WriteBatch : Batch {
+  WriteTarget target;
   Plan plan;
   std::vector<Origin> origins;       // by the owner of a piece
   PieceObserver observe;             // sees every piece, in the tensor where it has one; its owner is the part's number
@@ -44,24 +50,10 @@ struct WriteBatch : Batch {
 // numbers follow.
 void add_zero_parts(std::vector<WritePart>& parts, std::uint64_t size);
 
-// How a file's bytes go out.
-struct WriteRoute {
-  int flags = 0;
-  std::uint32_t alignment = 1;
-  std::uint32_t memory_alignment = 1;
-  bool direct = false;
-  bool straight = true;  // from tensor memory, where alignment allows; else everything passes through staging blocks
-  std::string name;      // "direct", "uncached", "buffered"
-};
-
-// Decides the route and prepares the file for it: direct where the filesystem allows, else uncached, else buffered.
-// Direct writes go straight from tensor memory unless the drive is a virtual one, or `landing` asks for staging.
-WriteRoute choose_route(NewFile& file, WriteMethod asked, Landing landing = Landing::kAuto);
-
 // Plans the writes of `parts`, which cover the file without a hole. Those that lie together in memory too are written
 // as one, unless `observe`, which is told whose each piece is, is to see them.
-std::shared_ptr<WriteBatch> plan_write(const NewFile& file, const WriteRoute& route, std::span<const WritePart> parts,
-                                       std::uint64_t block_size, PieceObserver observe = {});
+std::shared_ptr<WriteBatch> plan_write(WriteTarget target, std::span<const WritePart> parts, std::uint64_t block_size,
+                                       PieceObserver observe = {});
 
 void start_writing(Crew& crew, const std::shared_ptr<WriteBatch>& batch);
 

@@ -21,6 +21,15 @@ BELOW: dict[str, set[str]] = {
     "transfer": {"plan", "io", "memory"},
     "api": {"transfer"},
 }
+# Rooms of src/api -> the rooms that they may include from.
+ROOMS: dict[str, set[str]] = {
+    "files": set(),
+    "load": {"files"},
+    "save": set(),
+    "convert": {"files", "load", "save"},
+    "aio": {"save"},
+    "doctor": {"files", "load", "save"},
+}
 # Outside of src/: only the public headers and their own.
 EDGES = {"cli": ROOT / "cli", "bindings": ROOT / "python" / "bindings", "include": ROOT / "include" / "penstock"}
 
@@ -57,6 +66,20 @@ def test_layer_includes_only_what_is_below_it(layer: str) -> None:
     if not files:
         pytest.skip(f"src/{layer} has no sources")
     assert [arrow for path in files for arrow in backward_arrows(path, reachable(layer))] == []
+
+
+def test_every_folder_of_the_api_is_a_known_room() -> None:
+    assert {path.name for path in (ROOT / "src" / "api").iterdir() if path.is_dir()} == set(ROOMS)
+    assert sources(ROOT / "src" / "api") == sorted(path for room in ROOMS for path in sources(ROOT / "src" / "api" / room))
+
+
+@pytest.mark.parametrize("room", sorted(ROOMS))
+def test_room_of_the_api_includes_only_what_it_may(room: str) -> None:
+    files = [path for path in sources(ROOT / "src" / "api" / room) if not path.stem.endswith("_test")]
+    assert files
+    for path in files:
+        included = {name.split("/")[1] for name in INCLUDE.findall(path.read_text()) if name.startswith("api/")}
+        assert included <= ROOMS[room] | {room}, path
 
 
 @pytest.mark.parametrize("edge", sorted(EDGES))

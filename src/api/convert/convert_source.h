@@ -1,0 +1,36 @@
+// What conversions have in common: where the bytes of a view come from, and what a target may not be.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "penstock/convert.h"
+#include "penstock/reader.h"
+#include "penstock/writer.h"
+
+namespace penstock {
+
+// Produces a view, whose elements are apart in the file, out of what `load` returns: all of it, row-major. It is loaded
+// when the first of its bytes is wanted, and kept until as many were as it has. A save may want some twice, for a
+// checksum and for the file: then it is loaded again.
+FillFunction make_view_fill(std::function<Tensor()> load);
+
+// Saves what `writer` was given out of `sources`. A conversion never replaces what it reads, nor anything else unless
+// it was asked to. `check_sources` is called when everything was read and nothing has appeared; it may throw.
+Stats save_conversion(Writer& writer, std::span<const std::filesystem::path> sources, bool overwrite,
+                      const std::function<void()>& check_sources);
+
+// The files of FastPersist that `sources` name, by rank: some of PATH-0.N ... PATH-N-1.N; PATH itself, where that is no
+// file; or a directory with nothing else that could be converted. Empty when they name something else. Throws Error
+// that names the fragment for one that is missing, there twice, or of another save.
+std::vector<std::filesystem::path> find_fragments(std::span<const std::filesystem::path> sources);
+
+// Joins fragments, by rank, to one file.
+Stats merge_fragments(const std::vector<std::filesystem::path>& fragments, const std::filesystem::path& target,
+                      const ConvertOptions& options);
+
+}  // namespace penstock

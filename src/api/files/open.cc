@@ -1,0 +1,208 @@
+// From paths to a Reader's state: files, directories of shards and index.json.
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "api/files/file_bytes.h"
+#include "api/files/reader_state.h"
+#include "base/error.h"
+#include "format/checksums.h"
+#include "format/detect.h"
+#include "format/shards.h"
+
+namespace penstock {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kIndexSuffix = ".index.json";
+constexpr std::string_view kPreferredIndex = "model.safetensors.index.json";
+
+class Opener {
+ public:
+  // `parse` turns a file's bytes into its tensors.
+  Opener(Reader::State& state, LayoutParser parse) : state_(state), parse_(parse) {}
+
+  void open(const fs::path& path) {
+    std::error_code ignored;
+    if (fs::is_directory(path, ignored)) {
+      open_directory(path);
+    } else if (path.native().ends_with(".json")) {
+      open_index(path);
+    } else {
+      open_file(path);
+    }
+  }
+
+  // Refuses a name that two files have.
+  void check_duplicates() {
+    if (state_.files.size() < 2) return;
+    std::unordered_map<std::string_view, std::uint32_t> seen;
+    seen.reserve(state_.tensors.size());
+    for (const TensorInfo& tensor : state_.tensors) {
+      const auto [first, fresh] = seen.emplace(tensor.name, tensor.file);
+      if (fresh) continue;
+      throw_format(state_.files[tensor.file]->path(), "tensor {} is also in {}", in_quotes(tensor.name),
+                   state_.files[first->second]->path());
+    }
+  }
+
+ private:
+  // `wanted` (optional): which of its tensors to take.
+  template <typename Wanted>
+  void open_file(const fs::path& path, const Wanted& wanted) {
+    refuse_second_opening(path);
+    auto file = std::make_shared<const File>(File::open(path));
+    Layout layout = parse_(FileBytes(*file));
+    const auto number = static_cast<std::uint32_t>(state_.files.size());
+    state_.tensors.reserve(state_.tensors.size() + layout.tensors.size());
+    bool partial = false;
+    for (TensorInfo& tensor : layout.tensors) {
+      if (!wanted(tensor.name)) {
+        partial = true;
+        continue;
+      }
+      tensor.file = number;
+      state_.tensors.push_back(std::move(tensor));
+    }
+    state_.metadata.insert(layout.metadata.begin(), layout.metadata.end());
+    state_.infos.push_back({path, file->size(), std::move(layout.format), std::move(layout.metadata)});
+    state_.files.push_back(std::move(file));
+    state_.partial.push_back(partial);
+  }
+
+  void open_file(const fs::path& path) {
+    open_file(path, [](const std::string&) { return true; });
+  }
+
+  void refuse_second_opening(const fs::path& path) {
+    if (!opened_.insert(path.lexically_normal()).second) throw_argument("{}: listed twice", path.native());
+  }
+
+  void open_directory(const fs::path& directory) {
+    std::vector<fs::path> indexes;
+    std::map<std::string_view, std::vector<fs::path>> files;  // by suffix
+    std::error_code error;
+    for (fs::directory_iterator it(directory, error), end; !error && it != end; it.increment(error)) {
+      const std::string name = it->path().filename().native();
+      if (name.starts_with('.')) continue;
+      if (name.ends_with(kIndexSuffix)) indexes.push_back(it->path());
+      for (const std::string_view suffix : data_suffixes()) {
+        if (name.ends_with(suffix)) files[suffix].push_back(it->path());
+      }
+    }
+    if (error) throw_errno(directory.native(), "cannot list the directory", error.value());
+    if (!indexes.empty()) return open_index(choose_index(directory, indexes));
+    // A converted checkpoint beside its source would have every tensor twice: the first suffix that is there counts.
+    for (const std::string_view suffix : data_suffixes()) {
+      std::vector<fs::path>& found = files[suffix];
+      std::sort(found.begin(), found.end());
+      for (const fs::path& file : found) open_file(file);
+      if (!found.empty()) return;
+    }
+    throw Error(ErrorKind::kNotFound, fmt::format("{}: the directory has no *{} file and no *{}", directory.native(),
+                                                  fmt::join(data_suffixes(), " or *"), kIndexSuffix));
+  }
+
+  static fs::path choose_index(const fs::path& directory, const std::vector<fs::path>& indexes) {
+    if (indexes.size() == 1) return indexes.front();
+    const auto preferred = std::find(indexes.begin(), indexes.end(), directory / kPreferredIndex);
+    if (preferred != indexes.end()) return *preferred;
+    throw_argument("{}: the directory has {} index files, name the one to open", directory.native(), indexes.size());
+  }
+
+  void open_index(const fs::path& path) {
+    const File file = File::open(path);
+    const ShardIndex index = parse_shard_index(FileBytes(file));
+    const std::size_t first_tensor = state_.tensors.size();
+    for (std::uint32_t shard = 0; shard < index.files.size(); ++shard) {
+      const fs::path shard_path = path.parent_path() / index.files[shard];
+      std::error_code ignored;
+      if (!fs::exists(shard_path, ignored)) {
+        throw Error(
+            ErrorKind::kNotFound,
+            fmt::format("{}: the shard {} that it lists does not exist", path.native(), in_quotes(index.files[shard])),
+            ENOENT);
+      }
+      // A tensor that the index gives to another shard is a stale copy; one that it does not list is kept.
+      open_file(shard_path, [&](const std::string& name) {
+        const auto entry = index.weight_map.find(name);
+        return entry == index.weight_map.end() || entry->second == shard;
+      });
+    }
+    for (const auto& [key, value] : index.metadata) state_.metadata.emplace(key, value);
+    check_index(path, index, first_tensor);
+  }
+
+  void check_index(const fs::path& path, const ShardIndex& index, std::size_t first_tensor) {
+    std::set<std::string_view> found;
+    for (std::size_t i = first_tensor; i < state_.tensors.size(); ++i) found.insert(state_.tensors[i].name);
+    for (const auto& [name, shard] : index.weight_map) {
+      if (found.contains(name)) continue;
+      throw_format(path.native(), "lists tensor {} in {}, which does not have it", in_quotes(name),
+                   in_quotes(index.files[shard]));
+    }
+  }
+
+  Reader::State& state_;
+  const LayoutParser parse_;
+  std::set<fs::path> opened_;
+};
+
+}  // namespace
+
+std::shared_ptr<Reader::State> open_checkpoint(std::span<const fs::path> paths, LayoutParser parse) {
+  if (paths.empty()) throw_argument("no file was named");
+  auto state = std::make_shared<Reader::State>();
+  Opener opener(*state, parse);
+  for (const fs::path& path : paths) opener.open(path);
+  opener.check_duplicates();
+  return state;
+}
+
+const TensorInfo* Reader::State::find(std::string_view name) const {
+  std::call_once(indexed_, [this] {
+    index_.reserve(tensors.size());
+    for (std::size_t i = 0; i < tensors.size(); ++i) index_.emplace(tensors[i].name, i);
+  });
+  const auto entry = index_.find(name);
+  return entry == index_.end() ? nullptr : &tensors[entry->second];
+}
+
+std::size_t Reader::State::require(std::string_view name) const {
+  const TensorInfo* tensor = find(name);
+  if (tensor == nullptr) {
+    throw Error(ErrorKind::kNotFound, fmt::format("{}: has no tensor {}", describe_files(), in_quotes(name)));
+  }
+  return static_cast<std::size_t>(tensor - tensors.data());
+}
+
+std::string Reader::State::describe_files() const {
+  if (files.size() == 1) return files.front()->path();
+  return fmt::format("{} and {} more", files.front()->path(), files.size() - 1);
+}
+
+std::vector<std::optional<std::uint32_t>> Reader::State::expected_checksums() const {
+  std::vector<std::optional<std::uint32_t>> expected(tensors.size());
+  for (std::uint32_t number = 0; number < infos.size(); ++number) {
+    const auto entry = infos[number].metadata.find(std::string(kChecksumKey));
+    // The checksums count every tensor of the file.
+    if (entry == infos[number].metadata.end() || partial[number]) continue;
+    const auto first =
+        std::partition_point(tensors.begin(), tensors.end(), [&](const auto& t) { return t.file < number; });
+    const auto last = std::partition_point(first, tensors.end(), [&](const auto& t) { return t.file == number; });
+    const auto count = static_cast<std::size_t>(last - first);
+    const auto checksums = parse_checksums(entry->second, count);
+    if (!checksums) {
+      throw_format(files[number]->path(), "metadata {}: expected {} checksums of 8 hex digits, found {} characters",
+                   in_quotes(kChecksumKey), count, entry->second.size());
+    }
+    const auto at = static_cast<std::size_t>(first - tensors.begin());
+    for (std::size_t i = 0; i < count; ++i) expected[at + i] = (*checksums)[i];
+  }
+  return expected;
+}
+
+}  // namespace penstock

@@ -1,0 +1,105 @@
+// Reader::load_into: reads whose destination is given, tensor by tensor.
+#include <algorithm>
+#include <cstring>
+#include <optional>
+
+#include "api/load/reading.h"
+#include "api/load/views.h"
+#include "base/error.h"
+#include "io/residency.h"
+
+namespace penstock {
+namespace {
+
+// A target whose tensor and size were checked.
+struct ResolvedTarget {
+  const TensorInfo* tensor = nullptr;
+  std::uint64_t address = 0;
+  DType dtype = DType::kU8;
+};
+
+std::uint64_t converted_nbytes(const TensorInfo& tensor, DType dtype) {
+  if (dtype == tensor.dtype) return tensor.nbytes;
+  return tensor.nbytes / (dtype_bits(tensor.dtype) / 8) * (dtype_bits(dtype) / 8);
+}
+
+ResolvedTarget resolve(const Reader::State& state, const Target& target) {
+  const TensorInfo& tensor = state.tensors[state.require(target.name)];
+  const DType dtype = target.dtype.value_or(tensor.dtype);
+  if (dtype != tensor.dtype && !dtype_can_cast(tensor.dtype, dtype)) {
+    throw Error(ErrorKind::kUnsupported,
+                fmt::format("{}: tensor {}: {} can't be converted to {}", state.files[tensor.file]->path(),
+                            in_quotes(tensor.name), dtype_name(tensor.dtype), dtype_name(dtype)));
+  }
+  const std::uint64_t expected = converted_nbytes(tensor, dtype);
+  if (target.bytes.size() != expected) {
+    throw Error(ErrorKind::kArgument,
+                fmt::format("{}: tensor {} has {} bytes as {}, its target has {}", state.files[tensor.file]->path(),
+                            in_quotes(tensor.name), expected, dtype_name(dtype), target.bytes.size()));
+  }
+  return {&tensor, reinterpret_cast<std::uintptr_t>(target.bytes.data()), dtype};
+}
+
+void refuse_repeats(const std::vector<ResolvedTarget>& sorted) {
+  const auto same = [](const ResolvedTarget& a, const ResolvedTarget& b) { return a.tensor == b.tensor; };
+  const auto repeat = std::adjacent_find(sorted.begin(), sorted.end(), same);
+  if (repeat != sorted.end()) throw_argument("tensor {} has two targets", in_quotes(repeat->tensor->name));
+}
+
+std::vector<WantedBytes> wanted_by_file(const Reader::State& state, const std::vector<ResolvedTarget>& sorted,
+                                        bool reused) {
+  std::vector<WantedBytes> wanted;
+  for (const ResolvedTarget& target : sorted) {
+    const TensorInfo& tensor = *target.tensor;
+    if (!tensor.byte_strides.empty()) continue;
+    if (wanted.empty() || wanted.back().file != tensor.file) {
+      wanted.push_back({tensor.file, {}, {nullptr, nullptr, reused}, {.reused = reused}});
+    }
+    const auto owner = static_cast<std::uint32_t>(&tensor - state.tensors.data());
+    wanted.back().segments.push_back({tensor.offset, tensor.nbytes, target.address, owner, tensor.dtype, target.dtype});
+  }
+  return wanted;
+}
+
+// Asking the kernel page by page is only worth it for memory that matters.
+bool is_resident(const Target& target) {
+  return target.bytes.size() < kMiB || memory_is_resident(target.bytes.data(), target.bytes.size());
+}
+
+}  // namespace
+
+Stats Reader::load_into(std::span<const Target> targets, const LoadOptions& options) const {
+  std::vector<ResolvedTarget> resolved;
+  std::uint64_t nbytes = 0;
+  for (const Target& target : targets) {
+    resolved.push_back(resolve(*state_, target));
+    nbytes += resolved.back().tensor->nbytes;
+  }
+  const bool reused = std::all_of(targets.begin(), targets.end(), is_resident);
+  std::sort(resolved.begin(), resolved.end(), [](const auto& a, const auto& b) { return a.tensor < b.tensor; });
+  refuse_repeats(resolved);
+  std::vector<const TensorInfo*> tensors;
+  for (const ResolvedTarget& target : resolved) {
+    tensors.push_back(target.tensor);
+    if (target.tensor->byte_strides.empty()) continue;
+    LoadOptions converting = options;
+    converting.dtype = target.dtype;
+    const Tensor tensor = load_view(*state_, *target.tensor, converting);
+    std::memcpy(reinterpret_cast<void*>(static_cast<std::uintptr_t>(target.address)), tensor.bytes.data(),
+                tensor.bytes.size());
+    nbytes -= target.tensor->nbytes;
+  }
+  std::optional<Verification> verification;
+  if (options.verify) verification.emplace(*state_, tensors, /*records_without_tensors=*/false);
+  // What has an address of its own can't be mapped there.
+  LoadOptions reading = options;
+  if (reading.cache == CachePolicy::kAuto) reading.cache = CachePolicy::kCopy;
+  Stats stats = read_all(*state_, wanted_by_file(*state_, resolved, reused), reading, {},
+                         verification ? &*verification : nullptr);
+  if (verification) verification->check();
+  stats.bytes = nbytes;
+  stats.tensors = targets.size();
+  return stats;
+}
+
+}  // namespace penstock

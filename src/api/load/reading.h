@@ -1,0 +1,57 @@
+// The steps that loads share: memory for tensors, a route for each file, and the read itself.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "api/load/facts.h"
+#include "api/load/placement.h"
+#include "api/load/selection.h"
+#include "api/load/verification.h"
+#include "memory/arena.h"
+#include "transfer/session.h"
+
+namespace penstock {
+
+// One file's tensors with memory to land in.
+struct PlacedFile {
+  std::shared_ptr<Arena> arena;
+  Placement placement;  // its segments' addresses are real ones, their owners the tensors' numbers in the reader
+};
+
+// Takes memory for the selection and places its tensors there.
+PlacedFile take_memory(const Reader::State& state, const FileSelection& selection, std::optional<DType> dtype,
+                       HostPool& pool);
+
+Tensor make_tensor(const TensorInfo& info, const PlacedTensor& placed, const std::shared_ptr<Arena>& arena);
+
+MemoryFacts memory_facts(const Arena& arena);
+
+// What is read of one file, and where it goes.
+struct WantedBytes {
+  std::uint32_t file = 0;         // its number in the reader
+  std::vector<Segment> segments;  // by offset
+  HostDestination::Memory memory;
+  MemoryFacts facts;
+};
+
+// Gives every file its route, and its destination. `known` (optional): facts that were gathered already, one per file.
+// `nbytes`: of the whole load.
+std::vector<FileRead> route_reads(const Reader::State& state, std::vector<WantedBytes> wanted,
+                                  const ReadRequest& request, std::span<const FileFacts> known, std::uint64_t nbytes,
+                                  std::uint64_t block_size, const std::shared_ptr<HugePageBudget>& budget);
+
+// Reads all of it, with progress, and says how in the statistics. `verification` (optional) is told of every byte, and
+// what it wants besides is read too; whether it is content is for the caller to ask. `meanwhile`: see
+// wait_with_progress().
+Stats read_all(const Reader::State& state, std::vector<WantedBytes> wanted, const LoadOptions& options,
+               std::span<const FileFacts> known = {}, Verification* verification = nullptr,
+               const std::function<void()>& meanwhile = {});
+
+// Everything that was selected, views included, in the reader's order.
+std::vector<const TensorInfo*> all_selected(const Selection& selection);
+
+}  // namespace penstock

@@ -1,0 +1,78 @@
+#include "api/load/selection.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "base/tuning.h"
+
+namespace penstock {
+namespace {
+
+void add_range(std::vector<ByteRange>& stretches, ByteRange range) {
+  if (range.size() == 0) return;
+  if (stretches.empty() || range.begin > stretches.back().end + tuning::kLargestGap) {
+    stretches.push_back(range);
+  } else {
+    stretches.back().end = std::max(stretches.back().end, range.end);
+  }
+}
+
+}  // namespace
+
+ByteRange FileSelection::hull() const {
+  if (tensors.empty()) return {};
+  std::uint64_t end = 0;
+  for (const TensorInfo* tensor : tensors) end = std::max(end, tensor->offset + tensor->nbytes);
+  return {tensors.front()->offset, end};
+}
+
+std::uint64_t FileSelection::nbytes() const {
+  std::uint64_t sum = 0;
+  for (const TensorInfo* tensor : tensors) sum += tensor->nbytes;
+  return sum;
+}
+
+Selection select_tensors(const Reader::State& state, const std::function<bool(const TensorInfo&)>& wanted) {
+  Selection selection;
+  for (const TensorInfo& tensor : state.tensors) {
+    if (wanted && !wanted(tensor)) continue;
+    if (!tensor.byte_strides.empty()) {
+      selection.views.push_back(&tensor);
+      continue;
+    }
+    if (selection.files.empty() || selection.files.back().number != tensor.file) {
+      selection.files.push_back({tensor.file, state.files[tensor.file], {}});
+    }
+    selection.files.back().tensors.push_back(&tensor);
+    selection.nbytes += tensor.nbytes;
+    ++selection.count;
+  }
+  return selection;
+}
+
+std::vector<ByteRange> wanted_ranges(const Reader::State& state, const Selection& selection) {
+  std::vector<ByteRange> ranges(state.files.size());
+  const auto widen = [&ranges](std::uint32_t file, ByteRange wanted) {
+    if (wanted.size() == 0) return;
+    ByteRange& range = ranges[file];
+    range =
+        range.size() == 0 ? wanted : ByteRange{std::min(range.begin, wanted.begin), std::max(range.end, wanted.end)};
+  };
+  for (const FileSelection& file : selection.files) widen(file.number, file.hull());
+  for (const TensorInfo* view : selection.views) widen(view->file, {view->offset, view->offset + view->extent()});
+  return ranges;
+}
+
+std::vector<ByteRange> stretches_of(std::span<const TensorInfo* const> tensors) {
+  std::vector<ByteRange> stretches;
+  for (const TensorInfo* tensor : tensors) add_range(stretches, {tensor->offset, tensor->offset + tensor->nbytes});
+  return stretches;
+}
+
+std::vector<ByteRange> stretches_of(std::span<const Segment> segments) {
+  std::vector<ByteRange> stretches;
+  for (const Segment& segment : segments) add_range(stretches, {segment.offset, segment.end()});
+  return stretches;
+}
+
+}  // namespace penstock

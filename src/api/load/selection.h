@@ -1,0 +1,42 @@
+// What a load wants: tensors by file, or a caller's memory by file.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "api/files/reader_state.h"
+#include "base/bytes.h"
+#include "plan/plan.h"
+
+namespace penstock {
+
+// Tensors wanted of one file, by offset.
+struct FileSelection {
+  std::uint32_t number = 0;  // of the file in the reader
+  std::shared_ptr<const File> file;
+  std::vector<const TensorInfo*> tensors;
+
+  ByteRange hull() const;
+  std::uint64_t nbytes() const;
+};
+
+struct Selection {
+  std::vector<FileSelection> files;
+  std::uint64_t nbytes = 0;
+  std::size_t count = 0;
+  std::vector<const TensorInfo*> views;  // tensors whose elements are apart in their file; not in `files`
+};
+
+Selection select_tensors(const Reader::State& state, const std::function<bool(const TensorInfo&)>& wanted);
+
+// Per file of the reader, the bytes from the first one that is wanted to the last, views included.
+std::vector<ByteRange> wanted_ranges(const Reader::State& state, const Selection& selection);
+
+// The stretches of a file that hold what is wanted. Gaps that a read would not leave out are part of them.
+std::vector<ByteRange> stretches_of(std::span<const TensorInfo* const> tensors);
+std::vector<ByteRange> stretches_of(std::span<const Segment> segments);
+
+}  // namespace penstock

@@ -1,0 +1,59 @@
+// Tensors over the same memory: found by sorting what each one reads.
+#include <algorithm>
+
+#include "api/save/writer_state.h"
+#include "base/error.h"
+
+namespace penstock {
+namespace {
+
+bool is_same_tensor(const AddedTensor& a, const AddedTensor& b) {
+  return a.extent == b.extent && a.memory_dtype == b.memory_dtype && a.spec.shape == b.spec.shape &&
+         a.byte_strides == b.byte_strides;
+}
+
+[[noreturn]] void refuse(const std::filesystem::path& path, const AddedTensor& a, const AddedTensor& b, bool partly) {
+  throw Error(
+      ErrorKind::kArgument,
+      fmt::format("{}: tensors {} and {} {}share memory; save copies of them, or ask for shared tensors to be {}",
+                  path.native(), in_quotes(a.spec.name), in_quotes(b.spec.name), partly ? "partly " : "",
+                  partly ? "duplicated" : "deduplicated or duplicated"));
+}
+
+}  // namespace
+
+void resolve_shared(Writer::State& state) {
+  if (state.options.shared == SharedTensors::kDuplicate) return;
+  std::vector<AddedTensor*> order;
+  for (AddedTensor& tensor : state.tensors) {
+    if (tensor.extent.first != tensor.extent.second) order.push_back(&tensor);
+  }
+  // Of tensors that are the same, the first by name is the one that stays.
+  std::sort(order.begin(), order.end(), [](const AddedTensor* a, const AddedTensor* b) {
+    return a->extent != b->extent ? a->extent < b->extent : a->spec.name < b->spec.name;
+  });
+  std::vector<bool> dropped(state.tensors.size());
+  const AddedTensor* widest = nullptr;  // the tensor that reaches furthest so far
+  for (const AddedTensor* tensor : order) {
+    if (widest != nullptr && tensor->extent.first < widest->extent.second) {
+      const bool same = is_same_tensor(*widest, *tensor);
+      // Two strided tensors may interleave without sharing a byte (the parts of a split last dimension do); both are
+      // written in full, which is right either way.
+      const bool both_strided = !tensor->byte_strides.empty() && !widest->byte_strides.empty();
+      if (!same && both_strided) {
+        if (tensor->extent.second > widest->extent.second) widest = tensor;
+        continue;
+      }
+      if (state.options.shared == SharedTensors::kRefuse || !same) refuse(state.path, *widest, *tensor, !same);
+      state.options.metadata[tensor->spec.name] = widest->spec.name;
+      dropped[static_cast<std::size_t>(tensor - state.tensors.data())] = true;
+      state.nbytes -= tensor->spec.nbytes;
+      continue;
+    }
+    if (widest == nullptr || tensor->extent.second > widest->extent.second) widest = tensor;
+  }
+  std::size_t number = 0;
+  std::erase_if(state.tensors, [&](const AddedTensor&) { return dropped[number++]; });
+}
+
+}  // namespace penstock

@@ -1,0 +1,54 @@
+// What a Writer has collected, and the save that commit() and save_async() run.
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "format/layout.h"
+#include "memory/arena.h"
+#include "penstock/writer.h"
+#include "transfer/write.h"
+
+namespace penstock {
+
+// One tensor that was added.
+struct AddedTensor {
+  // The memory that a tensor reads: [first, last); null for one that is produced.
+  using Extent = std::pair<const std::byte*, const std::byte*>;
+
+  TensorSpec spec;  // as it is stored
+  Origin origin;
+  Extent extent;
+  std::vector<std::int64_t> byte_strides;  // empty for a contiguous one
+  DType memory_dtype = DType::kU8;         // before any conversion
+};
+
+struct Writer::State {
+  // Adds a tensor of `dtype`, which is stored as options.dtype where that asks for a conversion.
+  void add(std::string name, DType dtype, Shape shape, Origin origin, AddedTensor::Extent extent,
+           std::vector<std::int64_t> byte_strides);
+
+  // The one time that it is saved. Throws Error(kArgument) the second time.
+  void begin_commit();
+
+  std::filesystem::path path;
+  SaveOptions options;
+  std::vector<AddedTensor> tensors;
+  std::uint64_t nbytes = 0;
+  bool committed = false;
+};
+
+// Finds tensors over the same memory and refuses them or stores them once, as the options say.
+void resolve_shared(Writer::State& state);
+
+struct WriterAccess {
+  static Writer::State& state(Writer& writer);
+};
+
+}  // namespace penstock

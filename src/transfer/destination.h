@@ -1,0 +1,72 @@
+// Destination: where bytes that were read go. Host memory, or nowhere; memory of a device is another implementation.
+//
+// The crew asks before a block is read, and hands over what has arrived. Called from several threads at once, for
+// different blocks. What a destination writes to stays valid for as long as it lives.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "memory/huge_pages.h"
+#include "plan/plan.h"
+#include "plan/route.h"
+
+namespace penstock {
+
+// A copy that goes on after put() has returned; kDone where there is none.
+using CopyTicket = std::uint64_t;
+inline constexpr CopyTicket kDone = 0;
+
+class Destination {
+ public:
+  virtual ~Destination() = default;
+
+  // Host memory that the drive may write a straight block to, which is this one piece; null: through staging after all.
+  virtual std::byte* for_drive(const Piece& piece) noexcept = 0;
+
+  // Host memory that the bytes of a piece may be copied to out of the page cache; null: through staging.
+  virtual std::byte* for_copy(const Piece& piece, bool is_straight) noexcept = 0;
+
+  // Puts pieces where they belong. `bytes` holds the file from `offset` on, until the copy is done. May throw.
+  virtual CopyTicket put(std::span<const Piece> pieces, const std::byte* bytes, std::uint64_t offset) = 0;
+
+  // Of a ticket that is not kDone, on the thread that got it. Tickets of one thread are done in their order.
+  virtual bool is_done(CopyTicket /*ticket*/) noexcept { return true; }
+  virtual void wait(CopyTicket /*ticket*/) noexcept {}
+};
+
+// Memory of this process, at the addresses that the pieces name.
+class HostDestination final : public Destination {
+ public:
+  struct Memory {
+    std::shared_ptr<void> owner;  // nothing: the caller's, who waits
+    HugePages* pages = nullptr;   // nothing: it has none
+    bool reused = false;          // touched before: nothing to fault in
+  };
+
+  // `budget`: one for all that is loaded together.
+  HostDestination(Memory memory, ReadLanding landing, std::shared_ptr<HugePageBudget> budget);
+
+  std::byte* for_drive(const Piece& piece) noexcept override;
+  std::byte* for_copy(const Piece& piece, bool is_straight) noexcept override;
+  CopyTicket put(std::span<const Piece> pieces, const std::byte* bytes, std::uint64_t offset) override;
+
+ private:
+  bool is_huge(const Piece& piece) noexcept;
+
+  const Memory memory_;
+  const bool by_page_;
+  const std::shared_ptr<HugePageBudget> budget_;
+};
+
+// For those who only look at what passes by.
+class NoDestination final : public Destination {
+ public:
+  std::byte* for_drive(const Piece&) noexcept override { return nullptr; }
+  std::byte* for_copy(const Piece&, bool) noexcept override { return nullptr; }
+  CopyTicket put(std::span<const Piece>, const std::byte*, std::uint64_t) override { return kDone; }
+};
+
+}  // namespace penstock
