@@ -8,8 +8,8 @@
 
 #include "checkpoint.h"
 #include "command.h"
+#include "fields_json.h"
 #include "interrupt.h"
-#include "json.h"
 #include "penstock/error.h"
 #include "text.h"
 #include "units.h"
@@ -112,7 +112,7 @@ void print_result(Console& console, const Options& options, const Stats& stats) 
     }
     json.field("target", options.target);
     json.field("durable", !options.fast);
-    write_stats(json, stats);
+    write_fields(json, stats);
     json.end_object();
     console.out.write(json.take() + "\n");
     return;

@@ -143,20 +143,7 @@ class StreamBinding {
   nb::dict stats() {
     StreamStats stats;
     without_gil([&](StreamFile& file) { stats = file.stats(); });
-    nb::dict result;
-    result["bytes"] = stats.bytes;
-    result["bytes_written"] = stats.bytes_written;
-    result["bytes_slow"] = stats.bytes_slow;
-    result["writes"] = stats.writes;
-    result["fills"] = stats.fills;
-    result["fill_seconds"] = stats.fill_seconds;
-    result["write_seconds"] = stats.write_seconds;
-    result["slow_seconds"] = stats.slow_seconds;
-    result["sync_seconds"] = stats.sync_seconds;
-    result["seconds"] = stats.seconds;
-    result["path"] = stats.path;
-    result["backend"] = stats.backend;
-    return result;
+    return fields_dict(stats);
   }
 
  private:

@@ -20,6 +20,7 @@
 #include <string_view>
 #include <vector>
 
+#include "fields.h"
 #include "gil.h"
 #include "penstock/penstock.h"
 
@@ -53,8 +54,6 @@ nb::tuple shape_tuple(const Shape& shape);
 
 // (name, dtype, shape, file, offset, nbytes)
 nb::tuple info_tuple(const TensorInfo& info);
-
-nb::dict stats_dict(const Stats& stats);
 
 // A predicate for LoadOptions::select that wants exactly these names; nothing when there is no list.
 std::function<bool(const TensorInfo&)> select_names(const std::optional<std::vector<std::string>>& names);

@@ -16,17 +16,7 @@ nb::dict convert_files(const std::vector<Path>& sources, const Path& target,
   options.overwrite = overwrite;
   options.save = save;
   options.save.progress = Callbacks::function(callbacks);
-  return stats_dict(callbacks->run([&] { return convert(std::span(sources), target, options); }));
-}
-
-nb::dict verified_tensor(const VerifiedTensor& tensor) {
-  nb::dict result;
-  result["name"] = tensor.name;
-  result["crc32c"] = tensor.crc32c;
-  result["expected_crc32c"] = tensor.expected_crc32c;
-  result["not_finite"] = tensor.not_finite;
-  result["ok"] = tensor.ok;
-  return result;
+  return fields_dict(callbacks->run([&] { return convert(std::span(sources), target, options); }));
 }
 
 nb::dict verify_file(const Path& path, bool finite, bool checksums, bool compute, const IoOptions& io,
@@ -37,18 +27,7 @@ nb::dict verify_file(const Path& path, bool finite, bool checksums, bool compute
                               .compute = compute,
                               .io = io,
                               .progress = Callbacks::function(callbacks)};
-  const VerifyReport report = callbacks->run([&] { return verify(path, options); });
-  nb::list tensors;
-  for (const VerifiedTensor& tensor : report.tensors) tensors.append(verified_tensor(tensor));
-  nb::dict result;
-  result["ok"] = report.ok;
-  result["bytes"] = report.bytes;
-  result["bytes_read"] = report.bytes_read;
-  result["had_checksums"] = report.had_checksums;
-  result["tensors"] = tensors;
-  result["problems"] = report.problems;
-  result["seconds"] = report.seconds;
-  return result;
+  return fields_dict(callbacks->run([&] { return verify(path, options); }));
 }
 
 }  // namespace

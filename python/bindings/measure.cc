@@ -5,15 +5,6 @@ namespace {
 
 using Path = std::filesystem::path;
 
-nb::dict throughput_dict(const Throughput& throughput) {
-  nb::dict result;
-  result["bytes"] = throughput.bytes;
-  result["seconds"] = throughput.seconds;
-  result["method"] = throughput.method;
-  result["backend"] = throughput.backend;
-  return result;
-}
-
 template <typename Work>
 nb::dict measured(Work&& work) {
   Throughput throughput;
@@ -21,7 +12,7 @@ nb::dict measured(Work&& work) {
     GilRelease release;
     throughput = work();
   }
-  return throughput_dict(throughput);
+  return fields_dict(throughput);
 }
 
 }  // namespace
