@@ -241,8 +241,7 @@ void print_json(Console& console, const Diagnosis& diagnosis, const std::string&
 
 int run(Console& console, const Options& options) {
   const Diagnosis diagnosis = diagnose(std::filesystem::path(options.path));
-  console.json ? print_json(console, diagnosis, options.path)
-               : print_diagnosis(console, diagnosis, options.path);
+  console.json ? print_json(console, diagnosis, options.path) : print_diagnosis(console, diagnosis, options.path);
   return kSuccess;
 }
 
