@@ -3,8 +3,8 @@
 //
 //   visit_fields(stats, [&](const char* name, const auto& value) { ... });
 //
-// A visitor of options may change them: it is given references to the fields of a struct that is not const. A field that
-// is added to a struct is added here too; a test counts them.
+// A visitor of options may change them: it is given references to the fields of a struct that is not const. A field
+// that is added to a struct is added here too; a test counts them.
 #pragma once
 
 #include <concepts>
@@ -83,7 +83,6 @@ void visit_fields(Options& options, Visitor&& visit) {
 template <MaybeConst<StreamOptions> Options, typename Visitor>
 void visit_fields(Options& options, Visitor&& visit) {
   visit("durable", options.durable);
-  visit("in_place", options.in_place);
   visit("method", options.method);
   visit("overlap", options.overlap);
   visit("max_staging", options.max_staging);
@@ -258,6 +257,8 @@ void visit_fields(const Diagnosis& diagnosis, Visitor&& visit) {
 
 // A struct whose fields are listed above.
 template <typename Struct>
-concept Listed = requires(const Struct& value) { visit_fields(value, [](const char*, const auto&) {}); };
+concept Listed = requires(const Struct& value) {
+  visit_fields(value, [](const char*, const auto&) {});
+};
 
 }  // namespace penstock

@@ -19,14 +19,9 @@ nb::dict convert_files(const std::vector<Path>& sources, const Path& target,
   return fields_dict(callbacks->run([&] { return convert(std::span(sources), target, options); }));
 }
 
-nb::dict verify_file(const Path& path, bool finite, bool checksums, bool compute, const IoOptions& io,
-                     nb::object progress) {
+nb::dict verify_file(const Path& path, VerifyOptions options, nb::object progress) {
   auto callbacks = Callbacks::create(std::move(progress));
-  const VerifyOptions options{.finite = finite,
-                              .checksums = checksums,
-                              .compute = compute,
-                              .io = io,
-                              .progress = Callbacks::function(callbacks)};
+  options.progress = Callbacks::function(callbacks);
   return fields_dict(callbacks->run([&] { return verify(path, options); }));
 }
 
@@ -42,11 +37,9 @@ void bind_convert(nb::module_& module) {
           "names: collections.abc.Sequence[str] | None, dtype: str | None, keep_metadata: bool, overwrite: bool, "
           "save: SaveOptions, progress: collections.abc.Callable[[int, int], typing.Any] | None) -> dict[str, "
           "typing.Any]"));
-  module.def("verify", &verify_file, nb::arg("path"), nb::kw_only(), nb::arg("finite"), nb::arg("checksums"),
-             nb::arg("compute"), nb::arg("io"), nb::arg("progress").none(),
-             nb::sig("def verify(path: str | os.PathLike[str], *, finite: bool, checksums: bool, compute: bool, "
-                     "io: IoOptions, progress: collections.abc.Callable[[int, int], typing.Any] | None) -> dict[str, "
-                     "typing.Any]"));
+  module.def("verify", &verify_file, nb::arg("path"), nb::arg("options"), nb::arg("progress").none(),
+             nb::sig("def verify(path: str | os.PathLike[str], options: VerifyOptions, progress: "
+                     "collections.abc.Callable[[int, int], typing.Any] | None) -> dict[str, typing.Any]"));
 }
 
 }  // namespace penstock::python

@@ -29,7 +29,7 @@ void bind_measure(nb::module_& module) {
   module.def(
       "measure_write",
       [](const Path& directory, const IoOptions& io, std::string_view method, std::uint64_t nbytes) {
-        const WriteMethod chosen = write_method_from(method);
+        const WriteMethod chosen = choice_from<WriteMethod>("method", method);
         return measured([&] { return measure_write(directory, io, chosen, nbytes); });
       },
       nb::arg("directory"), nb::arg("io"), nb::arg("method"), nb::arg("nbytes"),

@@ -15,7 +15,7 @@ bool is_same_tensor(const Writer::State& state, std::size_t a, std::size_t b) {
 
 [[noreturn]] void refuse(const Writer::State& state, std::size_t a, std::size_t b, bool partly) {
   throw Error(
-      ErrorKind::kArgument,
+      ErrorKind::kSharedMemory,
       fmt::format("{}: tensors {} and {} {}share memory; save copies of them, or ask for shared tensors to be {}",
                   state.path.native(), in_quotes(state.specs[a].name), in_quotes(state.specs[b].name),
                   partly ? "partly " : "", partly ? "duplicated" : "deduplicated or duplicated"));
