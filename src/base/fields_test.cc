@@ -18,7 +18,9 @@ struct Anything {
 
 template <typename Struct, std::size_t... kIndex>
 constexpr bool has_fields(std::index_sequence<kIndex...>) {
-  return requires { Struct{(static_cast<void>(kIndex), Anything{})...}; };
+  return requires {
+    Struct{(static_cast<void>(kIndex), Anything{})...};
+  };
 }
 
 // The most initializers that the aggregate takes.
