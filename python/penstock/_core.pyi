@@ -1,6 +1,6 @@
 """The penstock engine. The public API is the package around this module."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 import os
 import pathlib
 from typing import Any, overload
@@ -10,13 +10,17 @@ def version() -> str:
     """The version of the engine."""
 
 def detect_format(path: str | os.PathLike[str]) -> str | None:
-    """The format that a file's bytes look like; None for no format that can be read."""
+    """
+    The format that a file's bytes look like; None for no format that can be read.
+    """
 
 def format_for_suffix(path: str | os.PathLike[str]) -> str | None:
     """The format that the suffix of a path stands for; None for no format."""
 
 def dtypes() -> list[tuple[str, str, int, str]]:
-    """Every element type: name, torch's name ("": it has none), bits, and kind: "floating", "complex", "bool" or "integer"."""
+    """
+    Every element type: name, torch's name ("": it has none), bits, and kind: "floating", "complex", "bool" or "integer".
+    """
 
 class Memory:
     """A block of memory that loaded tensors point into; a writable buffer."""
