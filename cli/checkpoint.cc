@@ -50,33 +50,6 @@ std::string format_path(const Stats& stats) {
   return fmt::format("{}, {} {} x {}", out, stats.backend, format_round_size(stats.block_size), stats.queue_depth);
 }
 
-void write_stats(JsonWriter& json, const Stats& stats) {
-  json.field("bytes", stats.bytes);
-  json.field("seconds", stats.seconds);
-  json.field("sync_seconds", stats.sync_seconds);
-  json.field("tensors", stats.tensors);
-  json.field("tensors_moved", stats.tensors_moved);
-  json.field("bytes_direct", stats.bytes_direct);
-  json.field("bytes_buffered", stats.bytes_buffered);
-  json.field("bytes_mapped", stats.bytes_mapped);
-  json.field("bytes_copied", stats.bytes_copied);
-  json.field("bytes_on_device", stats.bytes_on_device);
-  json.field("requests", stats.requests);
-  json.field("resumed", stats.resumed);
-  json.field("path", stats.path);
-  json.field("landing", stats.landing);
-  json.field("backend", stats.backend);
-  json.field("block_size", stats.block_size);
-  json.field("queue_depth", stats.queue_depth);
-  json.field("threads", stats.threads);
-  json.field("reason", stats.reason);
-  if (stats.phases.empty()) return;
-  json.key("phases");
-  json.begin_object();
-  for (const Phase& phase : stats.phases) json.field(phase.name, phase.seconds);
-  json.end_object();
-}
-
 void write_metadata(JsonWriter& json, const Metadata& metadata) {
   json.begin_object();
   for (const auto& [key, value] : metadata) json.field(key, value);

@@ -33,9 +33,6 @@ bool matches_any(const std::vector<std::string>& globs, const std::string& name)
 // "direct, staged, uring 2 MiB x 8": how a load or save went about it.
 std::string format_path(const Stats& stats);
 
-// All of the statistics, as the fields of an object that is open.
-void write_stats(JsonWriter& json, const Stats& stats);
-
 void write_metadata(JsonWriter& json, const Metadata& metadata);
 
 }  // namespace penstock::cli

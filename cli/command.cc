@@ -2,8 +2,8 @@
 
 #include <unistd.h>
 
+#include "penstock/size.h"
 #include "text.h"
-#include "units.h"
 
 namespace penstock::cli {
 namespace {

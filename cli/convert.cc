@@ -8,8 +8,8 @@
 
 #include "checkpoint.h"
 #include "command.h"
+#include "fields_json.h"
 #include "interrupt.h"
-#include "json.h"
 #include "penstock/error.h"
 #include "text.h"
 #include "units.h"
@@ -26,7 +26,7 @@ constexpr const char* kFooter =
     "  penstock convert a.safetensors b.safetensors --select 'decoder.*' --select '*.bias'\n"
     "  penstock convert checkpoint/model.pt-*.8 model.pt                join what FastPersist's writers left\n"
     "\n"
-    "DST appears whole or not at all. SRC is never changed.";
+    "DST appears whole or not at all. SRC is never changed. 5GB are 5 * 1000^3 bytes, 5G and 5GiB 5 * 1024^3.";
 
 struct Options {
   std::vector<std::string> sources;
@@ -112,7 +112,7 @@ void print_result(Console& console, const Options& options, const Stats& stats) 
     }
     json.field("target", options.target);
     json.field("durable", !options.fast);
-    write_stats(json, stats);
+    write_fields(json, stats);
     json.end_object();
     console.out.write(json.take() + "\n");
     return;

@@ -7,7 +7,7 @@
 
 #include "checkpoint.h"
 #include "command.h"
-#include "doctor_json.h"
+#include "fields_json.h"
 #include "penstock/error.h"
 #include "table.h"
 #include "text.h"
@@ -230,10 +230,18 @@ void print_diagnosis(Console& console, const Diagnosis& diagnosis, const std::st
   print_advice(console, diagnosis);
 }
 
+void print_json(Console& console, const Diagnosis& diagnosis, const std::string& path) {
+  JsonWriter json;
+  json.begin_object();
+  json.field("path", path);
+  write_fields(json, diagnosis);
+  json.end_object();
+  console.out.write(json.take() + "\n");
+}
+
 int run(Console& console, const Options& options) {
   const Diagnosis diagnosis = diagnose(std::filesystem::path(options.path));
-  console.json ? console.out.write(diagnosis_json(diagnosis, options.path) + "\n")
-               : print_diagnosis(console, diagnosis, options.path);
+  console.json ? print_json(console, diagnosis, options.path) : print_diagnosis(console, diagnosis, options.path);
   return kSuccess;
 }
 

@@ -29,7 +29,9 @@ constexpr const char* kFooter =
     "\n"
     "penstock COMMAND --help tells more. A path is a file (safetensors, FlashPack or PyTorch's), a directory of shards "
     "or\n"
-    "an index.json; the format is known by the bytes, not by the suffix.";
+    "an index.json; the format is known by the bytes, not by the suffix. A SIZE is 4096, 64K, 1.5G or 5GB: K, M, G, T "
+    "and\n"
+    "KiB, MiB ... are powers of 1024, KB, MB ... of 1000.";
 
 const std::map<std::string, ColorChoice> kColorChoices = {
     {"auto", ColorChoice::kAuto}, {"always", ColorChoice::kAlways}, {"never", ColorChoice::kNever}};

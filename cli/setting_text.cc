@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "penstock/words.h"
 #include "units.h"
 
 namespace penstock::cli {
@@ -33,35 +34,16 @@ std::string_view method_constant(WriteMethod method) {
 
 }  // namespace
 
-std::string_view backend_name(Backend backend) {
-  return backend == Backend::kUring ? "uring" : backend == Backend::kThreads ? "threads" : "auto";
-}
-
-std::string_view method_name(WriteMethod method) {
-  switch (method) {
-    case WriteMethod::kDirect:
-      return "direct";
-    case WriteMethod::kUncached:
-      return "uncached";
-    case WriteMethod::kBuffered:
-      return "buffered";
-    case WriteMethod::kAuto:
-      break;
-  }
-  return "auto";
-}
-
 std::string format_setting(const Setting& setting) {
   if (setting.is_default) return "default";
   const bool is_write = setting.method != WriteMethod::kAuto;
-  return fmt::format("{:<8}  {:>7} x {}", is_write ? method_name(setting.method) : backend_name(setting.io.backend),
+  return fmt::format("{:<8}  {:>7} x {}", is_write ? to_word(setting.method) : to_word(setting.io.backend),
                      format_round_size(setting.io.block_size), setting.io.queue_depth);
 }
 
 std::string environment_for(const Setting& setting) {
   std::string out;
-  if (setting.io.backend != Backend::kAuto)
-    out += fmt::format("PENSTOCK_BACKEND={} ", backend_name(setting.io.backend));
+  if (setting.io.backend != Backend::kAuto) out += fmt::format("PENSTOCK_BACKEND={} ", to_word(setting.io.backend));
   const BlockSize block = in_units(setting.io.block_size);
   return out + fmt::format("PENSTOCK_BLOCK_SIZE={}{} PENSTOCK_QUEUE_DEPTH={}", block.number, block.unit,
                            setting.io.queue_depth);
@@ -83,8 +65,8 @@ std::string cpp_for(const Setting& setting) {
 
 std::string python_for(const Setting& setting) {
   std::string out;
-  if (setting.method != WriteMethod::kAuto) out += fmt::format("method=\"{}\", ", method_name(setting.method));
-  if (setting.io.backend != Backend::kAuto) out += fmt::format("backend=\"{}\", ", backend_name(setting.io.backend));
+  if (setting.method != WriteMethod::kAuto) out += fmt::format("method=\"{}\", ", to_word(setting.method));
+  if (setting.io.backend != Backend::kAuto) out += fmt::format("backend=\"{}\", ", to_word(setting.io.backend));
   const BlockSize block = in_units(setting.io.block_size);
   return out + fmt::format("block_size=\"{}{}iB\", queue_depth={}", block.number, block.unit, setting.io.queue_depth);
 }

@@ -2,14 +2,10 @@
 #pragma once
 
 #include <string>
-#include <string_view>
 
 #include "sweep.h"
 
 namespace penstock::cli {
-
-std::string_view backend_name(Backend backend);    // "uring"
-std::string_view method_name(WriteMethod method);  // "uncached"
 
 // "uring     2 MiB x 8", "default".
 std::string format_setting(const Setting& setting);

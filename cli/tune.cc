@@ -9,6 +9,7 @@
 #include "model.h"
 #include "penstock/error.h"
 #include "penstock/measure.h"
+#include "penstock/words.h"
 #include "setting_text.h"
 #include "sweep.h"
 #include "table.h"
@@ -153,8 +154,8 @@ void print_advice(Console& console, const Direction& direction, const std::vecto
 void write_entry(JsonWriter& json, const SweepEntry& entry, const std::vector<SweepEntry>& ranking) {
   json.begin_object();
   json.field("default", entry.setting.is_default);
-  json.field("backend", backend_name(entry.setting.io.backend));
-  json.field("method", method_name(entry.setting.method));
+  json.field("backend", to_word(entry.setting.io.backend));
+  json.field("method", to_word(entry.setting.method));
   json.field("block_size", entry.setting.io.block_size);
   json.field("queue_depth", entry.setting.io.queue_depth);
   json.field("gib_per_second", entry.measurement.median());

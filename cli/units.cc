@@ -3,8 +3,6 @@
 #include <fmt/format.h>
 
 #include <array>
-#include <cctype>
-#include <charconv>
 #include <cmath>
 
 namespace penstock::cli {
@@ -26,25 +24,6 @@ Scaled scale(std::uint64_t nbytes) {
     ++unit;
   }
   return {value, kBinaryUnits[unit]};
-}
-
-std::string lower_case_without_spaces(std::string_view text) {
-  std::string out;
-  for (const char c : text) {
-    if (c != ' ') out += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  }
-  return out;
-}
-
-// What a unit multiplies by; nothing for text that is not a unit.
-std::optional<double> unit_factor(std::string_view unit) {
-  if (unit.empty() || unit == "b") return 1.0;
-  const auto power = std::string_view("kmgtpe").find(unit.front());
-  if (power == std::string_view::npos) return std::nullopt;
-  const std::string_view rest = unit.substr(1);
-  if (rest == "b") return std::pow(1000.0, static_cast<double>(power + 1));
-  if (rest.empty() || rest == "ib") return std::pow(1024.0, static_cast<double>(power + 1));
-  return std::nullopt;
 }
 
 }  // namespace
@@ -92,20 +71,6 @@ std::string format_clock(double seconds) {
   const auto whole = static_cast<std::uint64_t>(std::max(0.0, std::ceil(seconds)));
   if (whole < 3600) return fmt::format("{}:{:02}", whole / 60, whole % 60);
   return fmt::format("{}:{:02}:{:02}", whole / 3600, whole / 60 % 60, whole % 60);
-}
-
-std::optional<std::uint64_t> parse_size(std::string_view text) {
-  const std::string plain = lower_case_without_spaces(text);
-  const char* const end = plain.data() + plain.size();
-  if (plain.empty() || std::isdigit(static_cast<unsigned char>(plain.front())) == 0) return std::nullopt;
-  double number = 0;
-  const auto [rest, error] = std::from_chars(plain.data(), end, number, std::chars_format::fixed);
-  if (error != std::errc()) return std::nullopt;
-  const auto factor = unit_factor(std::string_view(rest, static_cast<std::size_t>(end - rest)));
-  if (!factor) return std::nullopt;
-  const double nbytes = number * *factor;
-  if (!(nbytes < 9.2e18)) return std::nullopt;
-  return static_cast<std::uint64_t>(std::llround(nbytes));
 }
 
 }  // namespace penstock::cli

@@ -1,8 +1,7 @@
-// Sizes, rates, counts and durations as people read and type them.
+// Sizes, rates, counts and durations as people read them. What they type is parse_size()'s, in penstock/size.h.
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <string_view>
 
@@ -35,9 +34,5 @@ std::string format_seconds(double seconds);
 
 // A time to wait, as a clock: "0:07", "1:02:03".
 std::string format_clock(double seconds);
-
-// "5GB" is 5 * 1000^3, "5GiB" is 5 * 1024^3, and so is plain "5G"; "1.5M", "4096" and "64 KiB" work too, in any case.
-// Nothing when the text is not a size or does not fit.
-std::optional<std::uint64_t> parse_size(std::string_view text);
 
 }  // namespace penstock::cli

@@ -44,22 +44,5 @@ TEST(Units, durations_choose_their_unit) {
   EXPECT_EQ(format_clock(3723), "1:02:03");
 }
 
-TEST(Units, sizes_are_parsed_with_decimal_and_binary_units) {
-  EXPECT_EQ(parse_size("4096"), 4096);
-  EXPECT_EQ(parse_size("5GB"), 5'000'000'000);
-  EXPECT_EQ(parse_size("5GiB"), 5 * kGiB);
-  EXPECT_EQ(parse_size("64M"), 64 * kMiB);
-  EXPECT_EQ(parse_size("64 mib"), 64 * kMiB);
-  EXPECT_EQ(parse_size("1.5k"), 1536);
-  EXPECT_EQ(parse_size("0"), 0);
-  EXPECT_EQ(parse_size("17b"), 17);
-}
-
-TEST(Units, what_is_not_a_size_is_refused) {
-  for (const char* text : {"", "-1", "+1", "GB", "5XB", "5GBs", "1e3", "nan", "inf", "99999999999E", "5G B G"}) {
-    EXPECT_FALSE(parse_size(text).has_value()) << text;
-  }
-}
-
 }  // namespace
 }  // namespace penstock::cli

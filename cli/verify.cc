@@ -3,7 +3,7 @@
 
 #include "checkpoint.h"
 #include "command.h"
-#include "json.h"
+#include "fields_json.h"
 #include "penstock/convert.h"
 #include "penstock/error.h"
 #include "table.h"
@@ -115,33 +115,11 @@ void print_result(Console& console, const Options& options, const std::string& p
   }
 }
 
-void write_tensor(JsonWriter& json, const VerifiedTensor& tensor) {
-  json.begin_object();
-  json.field("name", tensor.name);
-  json.field("ok", tensor.ok);
-  if (tensor.crc32c) json.field("crc32c", fmt::format("{:08x}", *tensor.crc32c));
-  if (tensor.expected_crc32c) json.field("expected_crc32c", fmt::format("{:08x}", *tensor.expected_crc32c));
-  json.field("not_finite", tensor.not_finite);
-  json.end_object();
-}
-
 void print_json(Console& console, const std::string& path, const VerifyReport& report) {
   JsonWriter json;
   json.begin_object();
   json.field("path", path);
-  json.field("ok", report.ok);
-  json.key("problems");
-  json.begin_array();
-  for (const std::string& problem : report.problems) json.value(problem);
-  json.end_array();
-  json.field("bytes", report.bytes);
-  json.field("bytes_read", report.bytes_read);
-  json.field("seconds", report.seconds);
-  json.field("had_checksums", report.had_checksums);
-  json.key("tensors");
-  json.begin_array();
-  for (const VerifiedTensor& tensor : report.tensors) write_tensor(json, tensor);
-  json.end_array();
+  write_fields(json, report);
   json.end_object();
   console.out.write(json.take() + "\n");
 }

@@ -93,7 +93,7 @@ bool has(const Footer& footer, const TensorInfo& wanted) {
   });
 }
 
-void check_round_trip(const Footer& footer, const flashpack::Options& options) {
+void check_round_trip(const Footer& footer, const FlashPackOptions& options) {
   std::vector<TensorSpec> specs;
   for (const TensorInfo& tensor : footer.tensors)
     specs.push_back({tensor.name, tensor.dtype, tensor.shape, tensor.nbytes});

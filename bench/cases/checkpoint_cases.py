@@ -36,7 +36,7 @@ def torch_save(zipped: bool = True, checksums: bool = True) -> Start:
 def penstock_save(**options: Any) -> Start:
     def start(task: Task) -> Callable[[], Any]:
         import penstock
-        import penstock._torch_files  # as above
+        import penstock._torch.files  # as above
 
         tensors = read_into_memory(task.file)
         return lambda: penstock.save(tensors, task.output, **options)
@@ -91,7 +91,7 @@ def torch_load(**options: Any) -> Start:
 def penstock_load(**options: Any) -> Start:
     def start(task: Task) -> Callable[[], Any]:
         import penstock
-        import penstock._tree  # imports torch too
+        import penstock._torch.trees  # imports torch too
 
         return lambda: penstock.load(task.file, **options)
 

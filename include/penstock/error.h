@@ -20,6 +20,7 @@ enum class ErrorKind {
   kFormat,             // the bytes of a file break the rules of its format
   kUnsupportedFormat,  // the file may be sound, but holds what penstock does not read: another program might
   kArgument,           // the caller asked for something that makes no sense
+  kSharedMemory,       // tensors whose memory overlaps, in a save that was not told what to do with them
   kChanged,            // a file changed or shrank while it was read
   kCancelled,          // the progress callback asked to stop
   kMemory,             // the memory for a load could not be had

@@ -113,9 +113,7 @@ class BufferView {
 // A StreamFile that several Python threads may use, one after the other.
 class StreamBinding {
  public:
-  StreamBinding(const std::filesystem::path& path, bool durable, bool overlap, std::uint64_t max_staging,
-                std::string_view method, const IoOptions& io)
-      : file_(open(path, {durable, write_method_from(method), overlap, max_staging, io})) {}
+  StreamBinding(const std::filesystem::path& path, const StreamOptions& options) : file_(open(path, options)) {}
 
   std::size_t write(nb::handle object) {
     const BufferView view(object);
@@ -143,20 +141,7 @@ class StreamBinding {
   nb::dict stats() {
     StreamStats stats;
     without_gil([&](StreamFile& file) { stats = file.stats(); });
-    nb::dict result;
-    result["bytes"] = stats.bytes;
-    result["bytes_written"] = stats.bytes_written;
-    result["bytes_slow"] = stats.bytes_slow;
-    result["writes"] = stats.writes;
-    result["fills"] = stats.fills;
-    result["fill_seconds"] = stats.fill_seconds;
-    result["write_seconds"] = stats.write_seconds;
-    result["slow_seconds"] = stats.slow_seconds;
-    result["sync_seconds"] = stats.sync_seconds;
-    result["seconds"] = stats.seconds;
-    result["path"] = stats.path;
-    result["backend"] = stats.backend;
-    return result;
+    return fields_dict(stats);
   }
 
  private:
@@ -236,12 +221,8 @@ void bind_aio(nb::module_& module) {
       .def("wait", &aio_wait);
 
   nb::class_<StreamBinding>(module, "StreamFile", "A file that is written from front to back.")
-      .def(
-          nb::init<const std::filesystem::path&, bool, bool, std::uint64_t, std::string_view, const IoOptions&>(),
-          nb::arg("path"), nb::arg("durable"), nb::arg("overlap"), nb::arg("max_staging"),
-          nb::arg("method"), nb::arg("io"),
-          nb::sig("def __init__(self, path: str | os.PathLike[str], durable: bool, overlap: bool, "
-                  "max_staging: int, method: str, io: IoOptions) -> None"))
+      .def(nb::init<const std::filesystem::path&, const StreamOptions&>(), nb::arg("path"), nb::arg("options"),
+           nb::sig("def __init__(self, path: str | os.PathLike[str], options: StreamOptions) -> None"))
       .def("write", &StreamBinding::write, nb::arg("buffer"), nb::sig("def write(self, buffer: typing.Any) -> int"))
       .def("write_memory", &StreamBinding::write_memory, nb::arg("pieces"))
       .def("reserve", &StreamBinding::reserve, nb::arg("nbytes"))

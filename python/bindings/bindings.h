@@ -20,6 +20,7 @@
 #include <string_view>
 #include <vector>
 
+#include "fields.h"
 #include "gil.h"
 #include "penstock/penstock.h"
 
@@ -29,6 +30,7 @@ namespace nb = nanobind;
 
 // One function per file, called by module.cc.
 void bind_errors(nb::module_& module);
+void bind_formats(nb::module_& module);
 void bind_memory(nb::module_& module);
 void bind_options(nb::module_& module);
 void bind_reader(nb::module_& module);
@@ -46,15 +48,21 @@ nb::str dtype_object(DType dtype);
 DType dtype_from(std::string_view name);
 std::optional<DType> dtype_from(const std::optional<std::string>& name);
 
-// "auto", "direct", "uncached" or "buffered"; throws Error(kArgument) for another word.
-WriteMethod write_method_from(std::string_view word);
+// The choice that a word stands for; throws Error(kArgument), with the words that there are, for another one.
+template <typename Choice>
+Choice choice_from(const char* name, std::string_view word) {
+  if (const auto choice = from_word<Choice>(word)) return *choice;
+  throw Error(ErrorKind::kArgument,
+              std::string(name) + " must be one of " + list_words<Choice>() + ", not \"" + std::string(word) + "\"");
+}
+
+// A number of bytes: a whole number, or text as parse_size() takes it. Throws Error(kArgument).
+std::uint64_t size_from(nb::handle value);
 
 nb::tuple shape_tuple(const Shape& shape);
 
 // (name, dtype, shape, file, offset, nbytes)
 nb::tuple info_tuple(const TensorInfo& info);
-
-nb::dict stats_dict(const Stats& stats);
 
 // A predicate for LoadOptions::select that wants exactly these names; nothing when there is no list.
 std::function<bool(const TensorInfo&)> select_names(const std::optional<std::vector<std::string>>& names);

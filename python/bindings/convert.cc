@@ -16,39 +16,13 @@ nb::dict convert_files(const std::vector<Path>& sources, const Path& target,
   options.overwrite = overwrite;
   options.save = save;
   options.save.progress = Callbacks::function(callbacks);
-  return stats_dict(callbacks->run([&] { return convert(std::span(sources), target, options); }));
+  return fields_dict(callbacks->run([&] { return convert(std::span(sources), target, options); }));
 }
 
-nb::dict verified_tensor(const VerifiedTensor& tensor) {
-  nb::dict result;
-  result["name"] = tensor.name;
-  result["crc32c"] = tensor.crc32c;
-  result["expected_crc32c"] = tensor.expected_crc32c;
-  result["not_finite"] = tensor.not_finite;
-  result["ok"] = tensor.ok;
-  return result;
-}
-
-nb::dict verify_file(const Path& path, bool finite, bool checksums, bool compute, const IoOptions& io,
-                     nb::object progress) {
+nb::dict verify_file(const Path& path, VerifyOptions options, nb::object progress) {
   auto callbacks = Callbacks::create(std::move(progress));
-  const VerifyOptions options{.finite = finite,
-                              .checksums = checksums,
-                              .compute = compute,
-                              .io = io,
-                              .progress = Callbacks::function(callbacks)};
-  const VerifyReport report = callbacks->run([&] { return verify(path, options); });
-  nb::list tensors;
-  for (const VerifiedTensor& tensor : report.tensors) tensors.append(verified_tensor(tensor));
-  nb::dict result;
-  result["ok"] = report.ok;
-  result["bytes"] = report.bytes;
-  result["bytes_read"] = report.bytes_read;
-  result["had_checksums"] = report.had_checksums;
-  result["tensors"] = tensors;
-  result["problems"] = report.problems;
-  result["seconds"] = report.seconds;
-  return result;
+  options.progress = Callbacks::function(callbacks);
+  return fields_dict(callbacks->run([&] { return verify(path, options); }));
 }
 
 }  // namespace
@@ -63,11 +37,9 @@ void bind_convert(nb::module_& module) {
           "names: collections.abc.Sequence[str] | None, dtype: str | None, keep_metadata: bool, overwrite: bool, "
           "save: SaveOptions, progress: collections.abc.Callable[[int, int], typing.Any] | None) -> dict[str, "
           "typing.Any]"));
-  module.def("verify", &verify_file, nb::arg("path"), nb::kw_only(), nb::arg("finite"), nb::arg("checksums"),
-             nb::arg("compute"), nb::arg("io"), nb::arg("progress").none(),
-             nb::sig("def verify(path: str | os.PathLike[str], *, finite: bool, checksums: bool, compute: bool, "
-                     "io: IoOptions, progress: collections.abc.Callable[[int, int], typing.Any] | None) -> dict[str, "
-                     "typing.Any]"));
+  module.def("verify", &verify_file, nb::arg("path"), nb::arg("options"), nb::arg("progress").none(),
+             nb::sig("def verify(path: str | os.PathLike[str], options: VerifyOptions, progress: "
+                     "collections.abc.Callable[[int, int], typing.Any] | None) -> dict[str, typing.Any]"));
 }
 
 }  // namespace penstock::python

@@ -24,6 +24,8 @@ const char* class_name(ErrorKind kind) {
       return "UnsupportedFormatError";
     case ErrorKind::kArgument:
       return "ArgumentError";
+    case ErrorKind::kSharedMemory:
+      return "SharedMemoryError";
     case ErrorKind::kChanged:
       return "ChangedError";
     case ErrorKind::kCancelled:

@@ -5,15 +5,6 @@ namespace {
 
 using Path = std::filesystem::path;
 
-nb::dict throughput_dict(const Throughput& throughput) {
-  nb::dict result;
-  result["bytes"] = throughput.bytes;
-  result["seconds"] = throughput.seconds;
-  result["method"] = throughput.method;
-  result["backend"] = throughput.backend;
-  return result;
-}
-
 template <typename Work>
 nb::dict measured(Work&& work) {
   Throughput throughput;
@@ -21,7 +12,7 @@ nb::dict measured(Work&& work) {
     GilRelease release;
     throughput = work();
   }
-  return throughput_dict(throughput);
+  return fields_dict(throughput);
 }
 
 }  // namespace
@@ -38,7 +29,7 @@ void bind_measure(nb::module_& module) {
   module.def(
       "measure_write",
       [](const Path& directory, const IoOptions& io, std::string_view method, std::uint64_t nbytes) {
-        const WriteMethod chosen = write_method_from(method);
+        const WriteMethod chosen = choice_from<WriteMethod>("method", method);
         return measured([&] { return measure_write(directory, io, chosen, nbytes); });
       },
       nb::arg("directory"), nb::arg("io"), nb::arg("method"), nb::arg("nbytes"),

@@ -6,6 +6,7 @@ NB_MODULE(_core, module) {
   module.doc() = "The penstock engine. The public API is the package around this module.";
   module.def("version", &penstock::version, "The version of the engine.");
   bind_errors(module);
+  bind_formats(module);
   bind_memory(module);
   bind_options(module);
   bind_reader(module);

@@ -1,113 +1,174 @@
-// The option structs. Python fills them once, through their constructors; choices travel as the words that the
-// documentation uses.
+// The option structs. Python fills them once, through their constructors, whose keywords are the names of
+// penstock/fields.h. A struct within a struct takes its fields from the same keywords: callers write
+// save(..., block_size="4MiB", align_bytes=0). What can't be a value of a field is an Error(kArgument) that names it.
+#include <nanobind/stl/map.h>
+
+#include <limits>
+#include <type_traits>
+
 #include "bindings.h"
 
 namespace penstock::python {
 namespace {
 
-template <typename Enum>
-struct Choice {
-  std::string_view word;
-  Enum value;
-};
+std::string shown(nb::handle value) {
+  return nb::repr(value).c_str();
+}
 
-constexpr Choice<Backend> kBackends[] = {
-    {"auto", Backend::kAuto}, {"uring", Backend::kUring}, {"threads", Backend::kThreads}};
-constexpr Choice<CachePolicy> kCachePolicies[] = {{"auto", CachePolicy::kAuto},
-                                                  {"copy", CachePolicy::kCopy},
-                                                  {"direct", CachePolicy::kDirect},
-                                                  {"buffered", CachePolicy::kBuffered},
-                                                  {"mmap", CachePolicy::kMap}};
-constexpr Choice<Landing> kLandings[] = {
-    {"auto", Landing::kAuto}, {"in_place", Landing::kInPlace}, {"staged", Landing::kStaged}};
-constexpr Choice<WriteMethod> kWriteMethods[] = {{"auto", WriteMethod::kAuto},
-                                                 {"direct", WriteMethod::kDirect},
-                                                 {"uncached", WriteMethod::kUncached},
-                                                 {"buffered", WriteMethod::kBuffered}};
-constexpr Choice<SharedTensors> kSharedTensors[] = {{"refuse", SharedTensors::kRefuse},
-                                                    {"deduplicate", SharedTensors::kDeduplicate},
-                                                    {"duplicate", SharedTensors::kDuplicate}};
+[[noreturn]] void refuse(const std::string& message) {
+  throw Error(ErrorKind::kArgument, message);
+}
 
-template <typename Enum, std::size_t kCount>
-Enum choose(const char* what, std::string_view word, const Choice<Enum> (&choices)[kCount]) {
-  std::string known;
-  for (const auto& choice : choices) {
-    if (choice.word == word) return choice.value;
-    known += (known.empty() ? "\"" : ", \"") + std::string(choice.word) + "\"";
+// A whole number from 0 to `most`; nothing for anything else.
+std::optional<std::uint64_t> whole_number(nb::handle value, std::uint64_t most) {
+  nb::object number = nb::steal(PyNumber_Index(value.ptr()));
+  if (!number.is_valid()) {
+    PyErr_Clear();
+    return std::nullopt;
   }
-  throw Error(ErrorKind::kArgument,
-              std::string(what) + " must be one of " + known + ", not \"" + std::string(word) + "\"");
-}
-
-void make_io_options(IoOptions* self, std::string_view backend, std::size_t block_size, unsigned queue_depth,
-                     unsigned threads) {
-  new (self) IoOptions{choose("backend", backend, kBackends), block_size, queue_depth, threads};
-}
-
-void make_load_options(LoadOptions* self, const std::optional<std::string>& dtype, bool verify, std::string_view cache,
-                       std::string_view landing, const IoOptions& io, std::shared_ptr<MemoryPool> pool,
-                       std::uint64_t max_buffer) {
-  LoadOptions options;
-  options.dtype = dtype_from(dtype);
-  options.verify = verify;
-  options.cache = choose("cache", cache, kCachePolicies);
-  options.landing = choose("landing", landing, kLandings);
-  options.io = io;
-  options.pool = std::move(pool);
-  options.max_buffer = max_buffer;
-  new (self) LoadOptions(std::move(options));
-}
-
-void make_save_options(SaveOptions* self, std::string format, Metadata metadata, std::uint64_t max_shard_size,
-                       bool checksums, std::string_view shared, bool durable, std::string_view method,
-                       const std::optional<std::string>& dtype, std::uint64_t align_bytes, bool keep_order,
-                       bool align_large, std::uint64_t record_alignment, bool record_checksums,
-                       const std::optional<nb::bytes>& pickle, const IoOptions& io,
-                       const std::optional<std::pair<nb::bytes, nb::bytes>>& around_pickle, bool empty_metadata) {
-  SaveOptions options;
-  options.dtype = dtype_from(dtype);
-  options.flashpack = {.align_bytes = align_bytes, .keep_order = keep_order, .align_large = align_large};
-  options.torch.alignment = record_alignment;
-  options.torch.checksums = record_checksums;
-  if (pickle) options.torch.pickle.emplace(pickle->c_str(), pickle->size());
-  if (around_pickle) {
-    const auto& [before, behind] = *around_pickle;
-    options.torch.around_pickle.emplace(std::string(before.c_str(), before.size()),
-                                        std::string(behind.c_str(), behind.size()));
+  const unsigned long long count = PyLong_AsUnsignedLongLong(number.ptr());
+  if (PyErr_Occurred() != nullptr) {
+    PyErr_Clear();
+    return std::nullopt;
   }
-  options.format = std::move(format);
-  options.metadata = std::move(metadata);
-  options.empty_metadata = empty_metadata;
-  options.max_shard_size = max_shard_size;
-  options.checksums = checksums;
-  options.shared = choose("shared", shared, kSharedTensors);
-  options.durable = durable;
-  options.method = write_method_from(method);
-  options.io = io;
-  new (self) SaveOptions(std::move(options));
+  return count <= most ? std::optional<std::uint64_t>(count) : std::nullopt;
+}
+
+// Nothing for half of a surrogate pair, which can't be written so.
+std::optional<std::string_view> utf8_of(nb::handle text) {
+  Py_ssize_t size = 0;
+  const char* bytes = PyUnicode_AsUTF8AndSize(text.ptr(), &size);
+  if (bytes != nullptr) return std::string_view(bytes, static_cast<std::size_t>(size));
+  PyErr_Clear();
+  return std::nullopt;
+}
+
+std::string text_from(const char* name, nb::handle value) {
+  if (PyUnicode_Check(value.ptr()) == 0) {
+    refuse(std::string(name) + " must be a word such as \"auto\", not " + shown(value));
+  }
+  const auto text = utf8_of(value);
+  if (!text) refuse(std::string(name) + " " + shown(value) + " can't be written as UTF-8");
+  return std::string(*text);
+}
+
+std::string bytes_from(nb::handle value) {
+  const auto bytes = nb::cast<nb::bytes>(value);
+  return {bytes.c_str(), bytes.size()};
+}
+
+// One overload per type of field. None leaves alone what has a natural default.
+
+void assign(const char*, bool& field, nb::handle value) {
+  const int truth = PyObject_IsTrue(value.ptr());
+  if (truth < 0) throw nb::python_error();
+  field = truth != 0;
+}
+
+void assign(const char* name, unsigned& field, nb::handle value) {
+  const auto count = whole_number(value, std::numeric_limits<int>::max());
+  if (!count) refuse(std::string(name) + " must be a whole number that is not negative, not " + shown(value));
+  field = static_cast<unsigned>(*count);
+}
+
+// 64 bits: a number of bytes.
+void assign(const char*, std::uint64_t& field, nb::handle value) {
+  if (!value.is_none()) field = size_from(value);
+}
+
+void assign(const char* name, std::string& field, nb::handle value) {
+  if (!value.is_none()) field = text_from(name, value);
+}
+
+template <typename Choice>
+requires std::is_enum_v<Choice>
+void assign(const char* name, Choice& field, nb::handle value) {
+  field = choice_from<Choice>(name, text_from(name, value));
+}
+
+void assign(const char* name, std::optional<DType>& field, nb::handle value) {
+  if (!value.is_none()) field = dtype_from(std::string_view(text_from(name, value)));
+}
+
+void assign(const char*, Metadata& field, nb::handle value) {
+  if (!value.is_none()) field = nb::cast<Metadata>(value);
+}
+
+void assign(const char* name, std::shared_ptr<MemoryPool>& field, nb::handle value) {
+  if (value.is_none()) return;
+  if (!nb::isinstance<MemoryPool>(value)) refuse(std::string(name) + " must be a MemoryPool, not " + shown(value));
+  field = nb::cast<std::shared_ptr<MemoryPool>>(value);
+}
+
+void assign(const char*, std::optional<std::string>& field, nb::handle value) {
+  if (!value.is_none()) field = bytes_from(value);
+}
+
+void assign(const char*, std::optional<std::pair<std::string, std::string>>& field, nb::handle value) {
+  if (!value.is_none()) field.emplace(bytes_from(value[0]), bytes_from(value[1]));
+}
+
+// Functions reach the engine by other ways.
+template <typename T>
+constexpr bool is_function = false;
+template <typename Signature>
+constexpr bool is_function<std::function<Signature>> = true;
+
+// Moves the keywords that name a field of `options` out of `arguments`.
+template <typename Options>
+void take_fields(Options& options, nb::dict& arguments) {
+  visit_fields(options, [&arguments](const char* name, auto& field) {
+    using Field = std::remove_reference_t<decltype(field)>;
+    if constexpr (Listed<Field>) {
+      take_fields(field, arguments);
+    } else if constexpr (!is_function<Field>) {
+      if (!arguments.contains(name)) return;
+      assign(name, field, arguments[name]);
+      nb::del(arguments[name]);
+    }
+  });
+}
+
+template <typename Options>
+void bind_struct(nb::module_& module, const char* name, const char* description) {
+  nb::class_<Options>(module, name, description)
+      .def(
+          "__init__",
+          [](Options* self, nb::kwargs arguments) {
+            Options options;
+            nb::dict rest = nb::borrow<nb::dict>(arguments);
+            take_fields(options, rest);
+            for (const auto& [keyword, value] : rest) {
+              const std::string message = "got an unexpected keyword argument " + shown(keyword);
+              throw nb::type_error(message.c_str());
+            }
+            new (self) Options(std::move(options));
+          },
+          nb::sig("def __init__(self, **fields: typing.Any) -> None"));
 }
 
 }  // namespace
 
-WriteMethod write_method_from(std::string_view word) {
-  return choose("method", word, kWriteMethods);
+std::uint64_t size_from(nb::handle value) {
+  constexpr std::uint64_t kMost = std::numeric_limits<std::int64_t>::max();
+  std::optional<std::uint64_t> size;
+  if (PyUnicode_Check(value.ptr()) == 0) {
+    size = whole_number(value, kMost);
+  } else if (const auto text = utf8_of(value)) {
+    size = parse_size(*text);
+  }
+  if (!size) refuse(shown(value) + " is not a size such as 5000000, \"5GB\" or \"4MiB\"");
+  return *size;
 }
 
 void bind_options(nb::module_& module) {
-  nb::class_<IoOptions>(module, "IoOptions", "How bytes are moved; 0 and \"auto\" mean: choose.")
-      .def("__init__", &make_io_options, nb::kw_only(), nb::arg("backend") = "auto", nb::arg("block_size") = 0,
-           nb::arg("queue_depth") = 0, nb::arg("threads") = 0);
-
-  nb::class_<LoadOptions>(module, "LoadOptions", "What is loaded, and how fast.")
-      .def("__init__", &make_load_options, nb::kw_only(), nb::arg("dtype").none(), nb::arg("verify"), nb::arg("cache"),
-           nb::arg("landing"), nb::arg("io"), nb::arg("pool").none(), nb::arg("max_buffer"));
-
-  nb::class_<SaveOptions>(module, "SaveOptions", "What is written, how safely, and how fast.")
-      .def("__init__", &make_save_options, nb::kw_only(), nb::arg("format"), nb::arg("metadata"),
-           nb::arg("max_shard_size"), nb::arg("checksums"), nb::arg("shared"), nb::arg("durable"), nb::arg("method"),
-           nb::arg("dtype").none(), nb::arg("align_bytes"), nb::arg("keep_order"), nb::arg("align_large"),
-           nb::arg("record_alignment"), nb::arg("record_checksums"), nb::arg("pickle").none(), nb::arg("io"),
-           nb::arg("around_pickle") = nb::none(), nb::arg("empty_metadata") = false);
+  bind_struct<IoOptions>(module, "IoOptions", "How bytes are moved; 0 and \"auto\" mean: choose.");
+  bind_struct<LoadOptions>(module, "LoadOptions", "What is loaded, and how fast.");
+  bind_struct<SaveOptions>(module, "SaveOptions", "What is written, how safely, and how fast.");
+  bind_struct<StreamOptions>(module, "StreamOptions", "How a file is written from front to back.");
+  bind_struct<VerifyOptions>(module, "VerifyOptions", "What is checked.");
+  module.def("parse_size", &size_from, nb::arg("size"), nb::sig("def parse_size(size: int | str) -> int"),
+             "Bytes: 5000, \"5GB\" (decimal), \"4MiB\" or \"4M\" (binary).");
 }
 
 }  // namespace penstock::python

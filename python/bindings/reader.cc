@@ -74,7 +74,7 @@ nb::tuple load(const Reader& reader, const Names& names, const LoadOptions& give
     built = build(exported.memories, exported.rows);
   });
   const Stats stats = callbacks->run([&] { return reader.load(options).stats; });
-  return nb::make_tuple(built, stats_dict(stats));
+  return nb::make_tuple(built, fields_dict(stats));
 }
 
 std::vector<Target> make_targets(const nb::list& rows) {
@@ -94,7 +94,7 @@ nb::dict load_into(const Reader& reader, const nb::list& rows, const LoadOptions
   auto callbacks = Callbacks::create(std::move(progress));
   const LoadOptions options = with_callbacks(given, callbacks);
   const std::vector<Target> targets = make_targets(rows);
-  return stats_dict(callbacks->run([&] { return reader.load_into(targets, options); }));
+  return fields_dict(callbacks->run([&] { return reader.load_into(targets, options); }));
 }
 
 nb::tuple load_slice(const Reader& reader, std::string_view name,
@@ -145,7 +145,7 @@ void bind_reader(nb::module_& module) {
   nb::class_<StreamHandle>(module, "TensorStream", "Tensors in the order they lie in the files, as their bytes land.")
       .def("next", &next_tensor, nb::sig("def next(self) -> tuple[" PENSTOCK_LOADED "] | None"))
       .def(
-          "stats", [](StreamHandle& handle) { return stats_dict(handle.get().stats()); },
+          "stats", [](StreamHandle& handle) { return fields_dict(handle.get().stats()); },
           nb::sig("def stats(self) -> dict[str, typing.Any]"))
       .def("close", &StreamHandle::close);
 

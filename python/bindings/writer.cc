@@ -80,7 +80,7 @@ void add_produced(WriterHandle& handle, std::string name, std::string_view dtype
 
 nb::dict commit(WriterHandle& handle) {
   Writer& writer = handle.use();
-  return stats_dict(handle.callbacks->run([&] { return writer.commit(); }));
+  return fields_dict(handle.callbacks->run([&] { return writer.commit(); }));
 }
 
 JobHandle start(WriterHandle& handle, bool snapshot, std::shared_ptr<MemoryPool> pool) {
@@ -97,7 +97,7 @@ bool staged(JobHandle& handle, std::optional<double> timeout) {
 std::optional<nb::dict> wait(JobHandle& handle, std::optional<double> timeout) {
   const bool over = wait_interruptibly(timeout, [&](double seconds) { return handle.get().wait_for(seconds); });
   if (!over) return std::nullopt;
-  return stats_dict(handle.get().wait());
+  return fields_dict(handle.get().wait());
 }
 
 std::tuple<std::uint64_t, std::uint64_t, double> progress(const JobHandle& handle) {
@@ -127,7 +127,7 @@ Checksums write_share(ParallelHandle& handle, unsigned rank, unsigned count) {
 nb::dict commit_shares(ParallelHandle& handle, const Checksums& rows) {
   std::vector<ShareChecksum> checksums;
   for (const auto& [tensor, checksum, offset, nbytes] : rows) checksums.push_back({tensor, checksum, offset, nbytes});
-  return stats_dict(handle.callbacks->run([&] { return handle.save.commit(checksums); }));
+  return fields_dict(handle.callbacks->run([&] { return handle.save.commit(checksums); }));
 }
 
 }  // namespace

@@ -15,11 +15,11 @@ from . import errors
 from ._core import MemoryPool
 from ._core import version as _version
 from ._files import Summary, VerifiedTensor, VerifyReport, convert, inspect, verify
+from ._frameworks import PackedTensor
 from ._into import LoadedInto, load_into
 from ._job import SaveJob
 from ._load import load, stream
 from ._options import Stats
-from ._packed import PackedTensor
 from ._reader import FileInfo, LazyTensor, Reader, open
 from ._save import save, save_async
 from ._select import TensorInfo
@@ -29,17 +29,23 @@ from .errors import (
     CancelledError,
     ChangedError,
     DirectoryError,
+    DistributedError,
     Error,
     FormatError,
     IoError,
+    LayoutError,
+    LibraryError,
+    ModelError,
     NoSpaceError,
     NotFoundError,
     OutOfMemoryError,
     PermissionDeniedError,
+    SharedMemoryError,
     TensorIndexError,
     UnknownTensorError,
     UnsupportedError,
     UnsupportedFormatError,
+    UnsupportedTypeError,
 )
 
 if TYPE_CHECKING:
@@ -55,13 +61,17 @@ __all__ = [
     "ChangedError",
     "Diagnosis",
     "DirectoryError",
+    "DistributedError",
     "Error",
     "FileInfo",
     "FormatError",
     "IoError",
+    "LayoutError",
     "LazyTensor",
+    "LibraryError",
     "LoadedInto",
     "MemoryPool",
+    "ModelError",
     "NoSpaceError",
     "NotFoundError",
     "OutOfMemoryError",
@@ -69,6 +79,7 @@ __all__ = [
     "PermissionDeniedError",
     "Reader",
     "SaveJob",
+    "SharedMemoryError",
     "Stats",
     "Summary",
     "TensorIndexError",
@@ -76,6 +87,7 @@ __all__ = [
     "UnknownTensorError",
     "UnsupportedError",
     "UnsupportedFormatError",
+    "UnsupportedTypeError",
     "VerifiedTensor",
     "VerifyReport",
     "convert",
@@ -100,5 +112,5 @@ def __getattr__(name: str) -> Any:
     if name in {"Advice", "Diagnosis", "doctor"}:  # rarely wanted
         return getattr(import_module(f"{__name__}._doctor"), name)
     if name == "save_parallel":  # needs torch
-        return import_module(f"{__name__}._parallel").save_parallel
+        return import_module(f"{__name__}._torch.parallel").save_parallel
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

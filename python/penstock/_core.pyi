@@ -1,6 +1,6 @@
 """The penstock engine. The public API is the package around this module."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 import os
 import pathlib
 from typing import Any, overload
@@ -8,6 +8,19 @@ from typing import Any, overload
 
 def version() -> str:
     """The version of the engine."""
+
+def detect_format(path: str | os.PathLike[str]) -> str | None:
+    """
+    The format that a file's bytes look like; None for no format that can be read.
+    """
+
+def format_for_suffix(path: str | os.PathLike[str]) -> str | None:
+    """The format that the suffix of a path stands for; None for no format."""
+
+def dtypes() -> list[tuple[str, str, int, str]]:
+    """
+    Every element type: name, torch's name ("": it has none), bits, and kind: "floating", "complex", "bool" or "integer".
+    """
 
 class Memory:
     """A block of memory that loaded tensors point into; a writable buffer."""
@@ -47,17 +60,30 @@ class MemoryPool:
 class IoOptions:
     """How bytes are moved; 0 and "auto" mean: choose."""
 
-    def __init__(self, *, backend: str = 'auto', block_size: int = 0, queue_depth: int = 0, threads: int = 0) -> None: ...
+    def __init__(self, **fields: Any) -> None: ...
 
 class LoadOptions:
     """What is loaded, and how fast."""
 
-    def __init__(self, *, dtype: str | None, verify: bool, cache: str, landing: str, io: IoOptions, pool: MemoryPool | None, max_buffer: int) -> None: ...
+    def __init__(self, **fields: Any) -> None: ...
 
 class SaveOptions:
     """What is written, how safely, and how fast."""
 
-    def __init__(self, *, format: str, metadata: Mapping[str, str], max_shard_size: int, checksums: bool, shared: str, durable: bool, method: str, dtype: str | None, align_bytes: int, keep_order: bool, align_large: bool, record_alignment: int, record_checksums: bool, pickle: bytes | None, io: IoOptions, around_pickle: tuple[bytes, bytes] | None = None, empty_metadata: bool = False) -> None: ...
+    def __init__(self, **fields: Any) -> None: ...
+
+class StreamOptions:
+    """How a file is written from front to back."""
+
+    def __init__(self, **fields: Any) -> None: ...
+
+class VerifyOptions:
+    """What is checked."""
+
+    def __init__(self, **fields: Any) -> None: ...
+
+def parse_size(size: int | str) -> int:
+    """Bytes: 5000, "5GB" (decimal), "4MiB" or "4M" (binary)."""
 
 class TensorStream:
     """Tensors in the order they lie in the files, as their bytes land."""
@@ -154,7 +180,7 @@ def save_async(writer: Writer, snapshot: bool, pool: MemoryPool | None) -> SaveJ
 
 def convert(sources: Sequence[str | os.PathLike[str]], target: str | os.PathLike[str], *, names: Sequence[str] | None, dtype: str | None, keep_metadata: bool, overwrite: bool, save: SaveOptions, progress: Callable[[int, int], Any] | None) -> dict[str, Any]: ...
 
-def verify(path: str | os.PathLike[str], *, finite: bool, checksums: bool, compute: bool, io: IoOptions, progress: Callable[[int, int], Any] | None) -> dict[str, Any]: ...
+def verify(path: str | os.PathLike[str], options: VerifyOptions, progress: Callable[[int, int], Any] | None) -> dict[str, Any]: ...
 
 def measure_read(path: str | os.PathLike[str], io: IoOptions, max_bytes: int) -> dict[str, Any]: ...
 
@@ -190,7 +216,7 @@ class AioHandle:
 class StreamFile:
     """A file that is written from front to back."""
 
-    def __init__(self, path: str | os.PathLike[str], durable: bool, overlap: bool, max_staging: int, method: str, io: IoOptions) -> None: ...
+    def __init__(self, path: str | os.PathLike[str], options: StreamOptions) -> None: ...
 
     def write(self, buffer: Any) -> int: ...
 

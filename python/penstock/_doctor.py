@@ -55,7 +55,7 @@ def doctor(path: Path, *, dtype: Any = None, cache: str = "auto", **tuning: Unpa
     found = _core.diagnose(path_text(path), load_options(dtype=dtype, cache=cache, **tuning))
     found["files"] = [Stats(file) for file in found["files"]]
     found["machine"] = Stats(found["machine"])
-    found["advice"] = [Advice(*each) for each in found["advice"]]
+    found["advice"] = [Advice(**each) for each in found["advice"]]
     for name in ("now", "cold", "cold_reused"):
         found[name] = None if found[name] is None else Stats(found[name])
     return Diagnosis(**found)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from . import _core
 from ._dtypes import dtype_name, numel
 from ._load import title
-from ._options import Stats, io_options, open_reader, path_text, path_texts, save_options
+from ._options import Stats, open_reader, path_text, path_texts, save_options
 from ._progress import reporting
 from ._reader import FileInfo
 from ._select import TensorInfo, resolve
@@ -120,11 +120,8 @@ def verify(
     with reporting(progress, f"verifying {title(path)}") as callback:
         found = _core.verify(
             path_text(path),
-            finite=bool(finite),
-            checksums=bool(checksums),
-            compute=bool(compute),
-            io=io_options(**tuning),
-            progress=callback,
+            _core.VerifyOptions(finite=finite, checksums=checksums, compute=compute, **tuning),
+            callback,
         )
     found["tensors"] = [VerifiedTensor(**tensor) for tensor in found["tensors"]]
     return VerifyReport(**found)

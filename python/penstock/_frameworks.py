@@ -1,4 +1,7 @@
-"""Which framework's tensors a load gives: torch where it is installed, else NumPy. Imported at the first load."""
+"""Frameworks: which one's tensors a load gives (torch's where it is installed, else NumPy's), and what is asked of each.
+
+They are imported at the first load.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import importlib.util
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
 from .errors import ArgumentError
 
@@ -20,8 +23,53 @@ Row = tuple[str, str, tuple[int, ...], int, int, int]  # name, dtype, shape, mem
 _MODULES = {"torch": "_torch", "pt": "_torch", "pytorch": "_torch", "numpy": "_numpy", "np": "_numpy"}
 
 
+class PackedTensor(NamedTuple):
+    """A tensor of a sub-byte type that the framework has no dtype for, as its packed bytes.
+
+    Loads give it for F6_E2M3 and F6_E3M2, and under NumPy (or for an odd last dimension) for F4 too. `data` is a
+    one-dimensional uint8 tensor or array, bit for bit what the file holds; ``penstock.save`` writes it back as it was.
+    """
+
+    dtype: str
+    shape: tuple[int, ...]
+    data: Any
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of `data`."""
+        return int(self.data.nbytes)
+
+
+class Source(NamedTuple):
+    """Memory to be written. `owner` keeps it alive; `byte_strides` is None when it is contiguous.
+
+    What is not in memory that the engine can read has `read` in its place: called as read(offset, nbytes, address), from any
+    thread, it puts these bytes of the tensor, whole elements, at an address.
+    """
+
+    dtype: str
+    shape: tuple[int, ...]
+    address: int
+    byte_strides: tuple[int, ...] | None
+    owner: Any
+    read: Callable[[int, int, int], None] | None = None
+
+
+class Place(NamedTuple):
+    """A tensor that can be loaded into. Places with equal `identity` are the same memory."""
+
+    value: Any
+    dtype: str
+    shape: tuple[int, ...]
+    nbytes: int
+    identity: Any
+    address: int | None  # None: the memory can't be read into directly
+    obstacle: str | None = None  # why it can't be written to
+    is_copy: bool = False  # of something in the module that only load_state_dict reaches
+
+
 class Framework(Protocol):
-    """What penstock._torch and penstock._numpy offer to loads."""
+    """What penstock._torch and penstock._numpy offer."""
 
     def require(self, infos: Callable[[], Iterable[Info]]) -> None:
         """Raises when a tensor of these could not be given, before anything is read."""
@@ -38,10 +86,33 @@ class Framework(Protocol):
     def move(self, tensor: Any, device: Any) -> Any:
         """The tensor on that device."""
 
+    def source(self, name: str, value: Any) -> Source | None:
+        """How to write a tensor; None when the value is none of this framework."""
+
+    def from_any(self, value: Any) -> Any:
+        """A tensor over the memory of another library's, which has DLPack."""
+
+    def place(self, name: str, value: Any) -> Place | None:
+        """A tensor that can be loaded into; None when the value is none of this framework."""
+
+    def replacement(self, old: Any, loaded: Any) -> Any:
+        """The loaded tensor in the role of the old one."""
+
+    def mark_changed(self, value: Any) -> None:
+        """Tells the framework that the tensor's memory was written to."""
+
+    def copy_into(self, old: Any, loaded: Any) -> None:
+        """Copies the loaded tensor to where the memory could not be read into."""
+
 
 def torch_is_installed() -> bool:
     """Whether torch can be imported, without importing it."""
     return "torch" in sys.modules or importlib.util.find_spec("torch") is not None
+
+
+def imported_frameworks() -> list[Framework]:
+    """Those that the process has imported: whoever has a tensor has imported its framework."""
+    return [get_framework(name) for name in ("torch", "numpy") if name in sys.modules]
 
 
 def get_framework(name: str | None = None) -> Framework:

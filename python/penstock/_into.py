@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, MutableMapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ._dtypes import BITS, kind
+from ._dtypes import BITS, KINDS
 from ._load import title
 from ._options import load_options, open_reader
-from ._places import Place, find_places, is_module
+from ._places import find_places, is_module
 from ._progress import reporting
 from ._select import resolve
 from .errors import ArgumentError
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from . import _core
-    from ._frameworks import Info
+    from ._frameworks import Framework, Info, Place
     from ._options import LoadTuning, Paths
     from ._progress import Callback, Progress
     from ._select import Select
@@ -117,7 +117,7 @@ def _mismatch(info: Info, place: Place, *, assign: bool) -> str | None:
     name, dtype, shape, *_ = info
     if shape != place.shape:
         return f"{name} has shape {list(shape)} in the file and {list(place.shape)} in the target"
-    if dtype != place.dtype and (kind(dtype) != kind(place.dtype) or min(BITS[dtype], BITS[place.dtype]) < 8):
+    if dtype != place.dtype and (KINDS[dtype] != KINDS[place.dtype] or min(BITS[dtype], BITS[place.dtype]) < 8):
         return f"{name} is {dtype} in the file and {place.dtype} in the target"
     if not assign and place.obstacle is not None:
         return f"{name} {place.obstacle}"
@@ -134,7 +134,7 @@ def _assign(
     target: Any,
     matched: _Matched,
     places: Mapping[str, Place],
-    framework: Any,
+    framework: Framework,
     reader: _core.Reader,
     options: _core.LoadOptions,
     callback: Callback | None,
@@ -170,7 +170,7 @@ def _hand_over(module: Any, tensors: dict[str, Any], *, assign: bool) -> None:
 def _read_into(
     target: Any,
     matched: _Matched,
-    framework: Any,
+    framework: Framework,
     reader: _core.Reader,
     options: _core.LoadOptions,
     callback: Callback | None,
@@ -180,7 +180,7 @@ def _read_into(
     changed: list[Any] = []
     beside: dict[str, Place] = {}
     for (name, dtype, *_), place in matched.pairs:
-        if place.is_copy or place.address is None or (dtype != place.dtype and kind(dtype) != "floating"):
+        if place.is_copy or place.address is None or (dtype != place.dtype and KINDS[dtype] != "floating"):
             beside[name] = place
         elif place.nbytes > 0:
             rows.append((name, place.address, place.nbytes, None if dtype == place.dtype else place.dtype))
@@ -202,7 +202,9 @@ def _read_into(
     return counters
 
 
-def _load_beside(names: list[str], framework: Any, reader: _core.Reader, options: _core.LoadOptions) -> dict[str, Any]:
+def _load_beside(
+    names: list[str], framework: Framework, reader: _core.Reader, options: _core.LoadOptions
+) -> dict[str, Any]:
     if not names:
         return {}
     loaded: dict[str, Any] = reader.load(names, options, None, framework.build)[0]

@@ -6,8 +6,9 @@ import os
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from . import _core
 from ._frameworks import get_framework, torch_is_installed
-from ._options import DEFAULT_BUFFER, load_options, open_reader, path_text
+from ._options import TORCH_FORMATS, load_options, open_reader, path_text
 from ._progress import reporting
 from ._select import resolve
 from .errors import CancelledError
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
 
     from typing_extensions import Unpack
 
-    from . import _core
     from ._frameworks import Framework, Info
     from ._options import LoadTuning, Path, Paths
     from ._progress import Progress
@@ -80,33 +80,22 @@ def load(
     return tensors
 
 
-_ZIP_START = b"PK\3\4"
-_LEGACY_MAGIC = b"\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19"
-_LEGACY_PLACES = (2, 11)  # behind the protocol and, from protocol 4 on, a frame
-
-
 def is_tree(paths: Paths, framework: str | None) -> TypeGuard[Path]:
     """Whether this is a file of torch.save, to be loaded as one."""
     if not isinstance(paths, (str, os.PathLike)) or framework in ("numpy", "np") or not torch_is_installed():
         return False
     path = path_text(paths)
-    if not os.path.isfile(path):  # a directory, or a pipe, which would be waited for
-        return False
-    try:
-        with open(path, "rb", buffering=0) as file:
-            head = file.read(_LEGACY_PLACES[1] + len(_LEGACY_MAGIC))
-            return head.startswith(_ZIP_START) or head.find(_LEGACY_MAGIC) in _LEGACY_PLACES
-    except OSError:
-        return False  # the engine says what is wrong
+    # A directory is none, and opening a pipe would wait.
+    return os.path.isfile(path) and _core.detect_format(path) in TORCH_FORMATS
 
 
 def _load_tree(
     path: Path, device: Any, options: _core.LoadOptions, progress: Progress, stats: dict[str, Any] | None
 ) -> Any:
-    from . import _core, _torch
-    from ._tree import load_tree
+    from ._torch import device as torch_device
+    from ._torch.trees import load_tree
 
-    place = None if is_cpu(device) else _torch.device(device)
+    place = None if is_cpu(device) else torch_device(device)
     with reporting(progress, f"loading {title(path)}") as callback:
         tree, counters = load_tree(
             _core.TorchCheckpoint(path_text(path)),
@@ -128,7 +117,7 @@ def stream(
     cache: str = "auto",
     framework: str | None = None,
     verify: bool = False,
-    max_buffer: int | str = DEFAULT_BUFFER,
+    max_buffer: int | str = "256MiB",
     progress: Progress = None,
     stats: dict[str, Any] | None = None,
     **tuning: Unpack[LoadTuning],

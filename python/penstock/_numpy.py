@@ -7,10 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ._dtypes import BITS, ML_DTYPES, TORCH_NAMES
-from ._packed import PackedTensor
-from ._places import Place
-from ._source import Source
+from ._dtypes import BITS, FLOATING, TORCH_NAMES
+from ._frameworks import PackedTensor, Place, Source
 from .errors import ArgumentError, UnsupportedError
 
 if TYPE_CHECKING:
@@ -18,6 +16,9 @@ if TYPE_CHECKING:
     from ._indexing import Basic
 
 
+# NumPy's own floating types; the others come from the ml_dtypes package.
+_NATIVE_FLOATING = frozenset({"F16", "F32", "F64"})
+ML_DTYPES = frozenset(name for name in FLOATING - _NATIVE_FLOATING if BITS[name] >= 8)
 NOWHERE = frozenset({"C32"})  # neither NumPy nor ml_dtypes has it
 
 
@@ -107,6 +108,14 @@ def source(name: str, value: Any) -> Source | None:
         raise UnsupportedError(f"{name}: arrays of {value.dtype} can't be saved")
     strides = None if value.flags.c_contiguous else value.strides
     return Source(dtype, value.shape, value.ctypes.data, strides, value)
+
+
+def from_any(value: Any) -> Any:
+    """An array over the memory of another library's, which has DLPack."""
+    try:
+        return np.from_dlpack(value)
+    except (BufferError, RuntimeError) as problem:
+        raise UnsupportedError(f"NumPy can't take this {type(value).__name__}: {problem}") from problem
 
 
 def place(name: str, value: Any) -> Place | None:

@@ -4,22 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import MutableMapping
-from typing import Any, NamedTuple
+from typing import Any
 
+from ._frameworks import Framework, Place, imported_frameworks
 from .errors import ArgumentError
-
-
-class Place(NamedTuple):
-    """A tensor of the target. Places with equal `identity` are the same memory."""
-
-    value: Any
-    dtype: str
-    shape: tuple[int, ...]
-    nbytes: int
-    identity: Any
-    address: int | None  # None: the memory can't be read into directly
-    obstacle: str | None = None  # why it can't be written to
-    is_copy: bool = False  # of something in the module that only load_state_dict reaches
 
 
 def is_module(target: Any) -> bool:
@@ -28,13 +16,14 @@ def is_module(target: Any) -> bool:
     return torch is not None and isinstance(target, torch.nn.Module)
 
 
-def find_places(target: Any) -> tuple[dict[str, Place], Any]:
+def find_places(target: Any) -> tuple[dict[str, Place], Framework]:
     """The target's tensors by name, and the framework module that they belong to."""
     values = _values(target)
     own = _own_tensors(target)
-    for framework in _imported_frameworks():
-        places = {name: framework.place(name, value) for name, value in values.items()}
-        if all(place is not None for place in places.values()):
+    for framework in imported_frameworks():
+        found = ((name, framework.place(name, value)) for name, value in values.items())
+        places = {name: place for name, place in found if place is not None}
+        if len(places) == len(values):
             if own is not None:
                 places = {name: place._replace(is_copy=id(place.value) not in own) for name, place in places.items()}
             return places, framework
@@ -43,10 +32,9 @@ def find_places(target: Any) -> tuple[dict[str, Place], Any]:
 
 def _values(target: Any) -> dict[str, Any]:
     if is_module(target):
-        import torch
+        from ._torch import state_tensors
 
-        state = target.state_dict(keep_vars=True)
-        return {name: value for name, value in state.items() if isinstance(value, torch.Tensor)}
+        return state_tensors(target)
     if isinstance(target, MutableMapping):
         return dict(target)
     raise ArgumentError(f"expected a torch module or a dict of tensors, not {type(target).__name__}")
@@ -58,17 +46,3 @@ def _own_tensors(target: Any) -> set[int] | None:
         return None
     named = (target.named_parameters, target.named_buffers)
     return {id(value) for find in named for _, value in find(remove_duplicate=False)}
-
-
-def _imported_frameworks() -> list[Any]:
-    """Whoever has tensors has imported their framework."""
-    frameworks: list[Any] = []
-    if "torch" in sys.modules:
-        from . import _torch
-
-        frameworks.append(_torch)
-    if "numpy" in sys.modules:
-        from . import _numpy
-
-        frameworks.append(_numpy)
-    return frameworks

@@ -7,10 +7,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ._dtypes import BITS, numel
-from ._frameworks import get_framework
+from ._frameworks import PackedTensor, get_framework
 from ._indexing import Basic, parse_index
 from ._options import is_text, load_options, open_reader
-from ._packed import PackedTensor
 from .errors import ArgumentError, UnknownTensorError, UnsupportedError
 
 if TYPE_CHECKING:

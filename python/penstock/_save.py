@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from . import _core
+from ._frameworks import PackedTensor, Source, get_framework, imported_frameworks
 from ._job import SaveJob, jobs_under_way
 from ._load import title
-from ._options import Stats, checked_pool, checked_text, path_text, save_options
-from ._packed import PackedTensor
+from ._options import TORCH_FORMATS, Stats, checked_pool, checked_text, path_text, save_options
 from ._progress import reporting
 from ._queue import QueuedJob
 from ._reader import LazyTensor
-from ._source import Source
-from .errors import ArgumentError, BusyError, UnsupportedError
+from .errors import ArgumentError, BusyError
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -51,14 +49,15 @@ def save(
         follows the suffix of the path.
     dtype: convert floating tensors to it while they are written.
     metadata: strings to strings.
-    max_shard_size: split into files of at most this many bytes ("5GB"), with an index beside them.
+    max_shard_size: split into files of at most this many bytes, with an index beside them: a number, "5GB" (5 * 1000**3), or
+        "5GiB" or "5G" (5 * 1024**3).
     checksums: store a CRC-32C of every tensor, which `verify` and ``load(verify=True)`` check.
     shared: what to do with tensors whose memory overlaps: "refuse", "deduplicate" (store equal ones once and note the
         other names in the metadata) or "duplicate".
     durable: wait until the drive has it all. Without, a power cut may lose the file, but never shows half of it.
     method: "direct", "uncached" or "buffered"; by default what is quickest here.
     progress, stats: as in `load`; the statistics are returned too.
-    tuning: backend, block_size, queue_depth, threads; see docs/tuning.md. For FlashPack also align_bytes, order ("format" or
+    tuning: backend, block_size, queue_depth, threads, landing; see docs/tuning.md. For FlashPack also align_bytes, order ("format" or
         "given") and align_large, for torch zips record_alignment and record_checksums; see docs/formats.
     """
     arguments: dict[str, Any] = {
@@ -130,7 +129,7 @@ def make_writer(
 ) -> tuple[_core.Writer, list[Any]]:
     """A writer with everything added, and what keeps the memory alive."""
     if is_torch_format(arguments.get("format"), path) and arguments.get("dtype") is None:
-        from ._torch_files import make_tree_writer
+        from ._torch.files import make_tree_writer
 
         return make_tree_writer(tensors, path, arguments, callback)
     writer = _core.Writer(path_text(path), save_options(**arguments), callback)
@@ -149,9 +148,7 @@ def make_writer(
 
 def is_torch_format(format: str | None, path: Path) -> bool:
     """Whether a save makes a torch file, which holds trees and not only tensors by name."""
-    if format is not None:
-        return format in ("torch", "torch-legacy")
-    return path_text(path).endswith((".pt", ".pth", ".bin"))
+    return (format or _core.format_for_suffix(path_text(path))) in TORCH_FORMATS
 
 
 def _named_tensors(tensors: Any) -> Mapping[Any, Any]:
@@ -179,28 +176,11 @@ def make_source(name: str, value: Any) -> Source:
 
 
 def _known_source(name: str, value: Any) -> Source | None:
-    """The value's own framework is imported already; no other one need be."""
-    source = None
-    if "torch" in sys.modules:
-        from . import _torch
-
-        source = _torch.source(name, value)
-    if source is None and "numpy" in sys.modules:
-        from . import _numpy
-
-        source = _numpy.source(name, value)
-    return source
+    sources = (framework.source(name, value) for framework in imported_frameworks())
+    return next((source for source in sources if source is not None), None)
 
 
 def _from_dlpack(value: Any) -> Any:
     """torch knows more element types than NumPy does."""
-    if "torch" in sys.modules:
-        import torch.utils.dlpack
-
-        return torch.utils.dlpack.from_dlpack(value)
-    import numpy as np
-
-    try:
-        return np.from_dlpack(value)
-    except (BufferError, RuntimeError) as problem:
-        raise UnsupportedError(f"NumPy can't take this {type(value).__name__}: {problem}") from problem
+    frameworks = imported_frameworks() or [get_framework("numpy")]
+    return frameworks[0].from_any(value)

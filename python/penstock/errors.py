@@ -13,17 +13,23 @@ __all__ = [
     "CancelledError",
     "ChangedError",
     "DirectoryError",
+    "DistributedError",
     "Error",
     "FormatError",
     "IoError",
+    "LayoutError",
+    "LibraryError",
+    "ModelError",
     "NoSpaceError",
     "NotFoundError",
     "OutOfMemoryError",
     "PermissionDeniedError",
+    "SharedMemoryError",
     "TensorIndexError",
     "UnknownTensorError",
     "UnsupportedError",
     "UnsupportedFormatError",
+    "UnsupportedTypeError",
 ]
 
 
@@ -94,3 +100,27 @@ class UnknownTensorError(Error, KeyError):
 
 class TensorIndexError(Error, IndexError):
     """An index that does not fit the tensor, or is not a basic one."""
+
+
+class SharedMemoryError(ArgumentError):
+    """Tensors whose memory overlaps, in a save that was not told what to do with them."""
+
+
+class DistributedError(Error, RuntimeError):
+    """Another rank failed, died or did not answer, or has another file."""
+
+
+class LibraryError(Error, ImportError):
+    """A library is missing, or has not the public name that is needed."""
+
+
+class UnsupportedTypeError(UnsupportedError, ValueError):
+    """An element type that FlashPack has no name for."""
+
+
+class ModelError(ArgumentError, RuntimeError):
+    """penstock.safetensors: tensors that share memory, or a file that does not fit its model."""
+
+
+class LayoutError(UnsupportedError, ValueError):
+    """penstock.safetensors: a sparse tensor, or another that has no plain memory."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from . import _core
-from ._options import Stats, io_options, parse_size, path_text
+from ._options import Stats, parse_size, path_text
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -17,14 +17,14 @@ __all__ = ["available_backends", "drop_page_cache", "measure_read", "measure_wri
 
 def measure_read(path: Path, max_bytes: int | str = "4GiB", **tuning: Unpack[IoTuning]) -> Stats:
     """Reads a file directly into recycled memory and throws the bytes away: bytes, seconds, method, backend."""
-    return Stats(_core.measure_read(path_text(path), io_options(**tuning), parse_size(max_bytes)))
+    return Stats(_core.measure_read(path_text(path), _core.IoOptions(**tuning), parse_size(max_bytes)))
 
 
 def measure_write(
     directory: Path, nbytes: int | str = "1GiB", method: str = "auto", **tuning: Unpack[IoTuning]
 ) -> Stats:
     """Writes a temporary file durably, and removes it: bytes, seconds, method, backend."""
-    return Stats(_core.measure_write(path_text(directory), io_options(**tuning), method, parse_size(nbytes)))
+    return Stats(_core.measure_write(path_text(directory), _core.IoOptions(**tuning), method, parse_size(nbytes)))
 
 
 def drop_page_cache(path: Path) -> None:

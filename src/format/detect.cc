@@ -121,16 +121,32 @@ Layout parse_layout(const ByteSource& source) {
   refuse_stranger(source);
 }
 
-std::string format_for_save(std::string_view requested, std::string_view path) {
-  if (requested.empty() && (path.ends_with(".pth") || path.ends_with(".bin"))) return std::string(torch::kZipFormat);
+std::string_view format_by_bytes(const ByteSource& source) {
   for (const Format& format : kFormats) {
-    if (requested.empty() ? path.ends_with(format.suffix) : requested == format.name) return std::string(format.name);
+    if (format.looks_like(source)) return format.name;
   }
-  if (!requested.empty()) {
-    throw_argument("the format {} is not one that this version writes ({})", in_quotes(requested), known_formats());
+  return {};
+}
+
+std::string_view format_by_suffix(std::string_view path) noexcept {
+  if (path.ends_with(".pth") || path.ends_with(".bin")) return torch::kZipFormat;
+  for (const Format& format : kFormats) {
+    if (path.ends_with(format.suffix)) return format.name;
   }
-  throw_argument("{}: no format was named, and the suffix stands for none that this version writes ({})", path,
-                 known_formats());
+  return {};
+}
+
+std::string format_for_save(std::string_view requested, std::string_view path) {
+  if (requested.empty()) {
+    const std::string_view format = format_by_suffix(path);
+    if (!format.empty()) return std::string(format);
+    throw_argument("{}: no format was named, and the suffix stands for none that this version writes ({})", path,
+                   known_formats());
+  }
+  for (const Format& format : kFormats) {
+    if (requested == format.name) return std::string(format.name);
+  }
+  throw_argument("the format {} is not one that this version writes ({})", in_quotes(requested), known_formats());
 }
 
 FilePlan encode_layout(std::string_view format, std::span<const TensorSpec> specs, const Metadata& metadata,

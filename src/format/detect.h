@@ -18,13 +18,17 @@ namespace penstock {
 // (an empty file, a pickle, a zip, HTML, a Git LFS pointer ...).
 Layout parse_layout(const ByteSource& source);
 
+// The name of the format that the bytes look like, and of the one that a path's suffix stands for; empty: none.
+std::string_view format_by_bytes(const ByteSource& source);
+std::string_view format_by_suffix(std::string_view path) noexcept;
+
 // The format for a new file: `requested` if not empty, else by the suffix of `path`. Throws Error(kArgument).
 std::string format_for_save(std::string_view requested, std::string_view path);
 
 // What each format lets a writer choose.
 struct EncodeOptions {
   bool safetensors_empty_metadata = false;
-  flashpack::Options flashpack;
+  FlashPackOptions flashpack;
   torch::EncodeOptions torch;
   std::span<const std::uint32_t> checksums;  // of the specs, for a format that has them in its structure
 };

@@ -11,11 +11,11 @@
 
 #include "base/bytes.h"
 #include "format/layout.h"
+#include "penstock/options.h"
 
 namespace penstock::flashpack {
 
-inline constexpr std::uint64_t kDefaultAlignBytes = 128;
-// With Options::align_large, tensors of at least this many bytes start on a multiple of kLargeAlignment.
+// With FlashPackOptions::align_large, tensors of at least this many bytes start on a multiple of kLargeAlignment.
 inline constexpr std::uint64_t kLargeTensor = 256 * kKiB;
 inline constexpr std::uint64_t kLargeAlignment = 4096;
 
@@ -46,15 +46,9 @@ Layout parse(const ByteSource& source);
 // The blocks as one-dimensional tensors called "0", "1", ...
 Layout parse_blocks(const ByteSource& source);
 
-struct Options {
-  std::uint64_t align_bytes = kDefaultAlignBytes;  // of every tensor within its block, and of the blocks
-  bool keep_order = false;                         // as given; else the tensors with the most elements come first
-  bool align_large = false;
-};
-
 // Lays out a file: a version 3 for tensors of one dtype, else a version 4. With the default options and no metadata,
 // which goes into a key of its own that other readers pass over, the file is byte for byte what flashpack 0.4.5 writes.
 // Throws Error(kArgument or kUnsupported) for names and dtypes that can't be stored, and when there is no data at all.
-FilePlan encode(std::span<const TensorSpec> specs, const Metadata& metadata, const Options& options = {});
+FilePlan encode(std::span<const TensorSpec> specs, const Metadata& metadata, const FlashPackOptions& options = {});
 
 }  // namespace penstock::flashpack

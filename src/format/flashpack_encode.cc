@@ -55,7 +55,7 @@ struct NewBlock {
 
 class Encoder {
  public:
-  Encoder(std::span<const TensorSpec> specs, const Metadata& metadata, const Options& options)
+  Encoder(std::span<const TensorSpec> specs, const Metadata& metadata, const FlashPackOptions& options)
       : specs_(specs), metadata_(metadata), options_(options), element_offsets_(specs.size()) {}
 
   FilePlan encode() {
@@ -217,7 +217,7 @@ class Encoder {
 
   std::span<const TensorSpec> specs_;
   const Metadata& metadata_;
-  const Options& options_;
+  const FlashPackOptions& options_;
   std::vector<std::uint64_t> element_offsets_;  // of each spec, within its block
   std::vector<NewBlock> blocks_;
   std::uint64_t payload_ = 0;  // bytes
@@ -226,7 +226,7 @@ class Encoder {
 
 }  // namespace
 
-FilePlan encode(std::span<const TensorSpec> specs, const Metadata& metadata, const Options& options) {
+FilePlan encode(std::span<const TensorSpec> specs, const Metadata& metadata, const FlashPackOptions& options) {
   if (options.align_bytes > kMaxAlignBytes) {
     throw_argument("align_bytes is {}, more than the limit of {}", options.align_bytes, kMaxAlignBytes);
   }

@@ -10,7 +10,6 @@ namespace penstock {
 namespace {
 
 using flashpack::encode;
-using flashpack::Options;
 using test::argument_error;
 using test::golden_file;
 using test::make_spec;
@@ -215,7 +214,7 @@ TEST(FlashPackEncode, sizes_that_disagree_are_refused) {
 
 TEST(FlashPackEncode, files_larger_than_can_be_counted_are_refused) {
   // Tensors of 2^60 bytes.
-  const auto encode_count = [](int count, DType dtype, const Options& options) {
+  const auto encode_count = [](int count, DType dtype, const FlashPackOptions& options) {
     const std::int64_t elements = (std::int64_t{1} << 60) / (dtype_bits(dtype) / 8);
     std::vector<TensorSpec> specs;
     for (int i = 0; i < count; ++i) specs.push_back(make_spec(std::to_string(i), dtype, {elements}));

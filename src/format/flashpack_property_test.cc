@@ -12,7 +12,6 @@ namespace penstock {
 namespace {
 
 using flashpack::Footer;
-using flashpack::Options;
 using test::golden_file;
 using test::parse_flashpack;
 
@@ -43,7 +42,7 @@ class Random : public test::Random {
     return specs;
   }
 
-  Options options() {
+  FlashPackOptions options() {
     static const std::vector<std::uint64_t> kAlignments = {0, 1, 2, 3, 7, 16, 100, 128, 512, 4096};
     return {kAlignments[below(kAlignments.size())], below(2) == 0, below(2) == 0};
   }
@@ -113,7 +112,7 @@ void expect_same(std::span<const TensorSpec> specs, const FilePlan& plan, const 
   }
 }
 
-void expect_aligned(std::span<const TensorSpec> specs, const FilePlan& plan, const Options& options) {
+void expect_aligned(std::span<const TensorSpec> specs, const FilePlan& plan, const FlashPackOptions& options) {
   for (std::size_t i = 0; i < specs.size(); ++i) {
     const std::uint64_t width = dtype_bits(specs[i].dtype) / 8;
     const std::uint64_t step = options.align_bytes == 0 ? width : std::lcm(options.align_bytes, width);
@@ -124,7 +123,7 @@ void expect_aligned(std::span<const TensorSpec> specs, const FilePlan& plan, con
 }
 
 // Within a block, in the order of the index: that in which they were given, or by the number of their elements.
-void expect_ordered(std::span<const TensorSpec> specs, const Footer& footer, const Options& options) {
+void expect_ordered(std::span<const TensorSpec> specs, const Footer& footer, const FlashPackOptions& options) {
   std::map<std::string, std::size_t> places;
   for (std::size_t i = 0; i < specs.size(); ++i) places[specs[i].name] = i;
   const TensorInfo* previous = nullptr;
@@ -158,7 +157,7 @@ TEST(FlashPackProperty, random_layouts_survive_encoding_and_parsing) {
     SCOPED_TRACE(seed);
     Random random(seed);
     const std::vector<TensorSpec> specs = random.specs(30);
-    const Options options = random.options();
+    const FlashPackOptions options = random.options();
     Metadata metadata;
     for (std::uint64_t i = random.below(4); i > 0; --i) metadata[random.name()] = random.name();
     const FilePlan plan = flashpack::encode(specs, metadata, options);

@@ -2,15 +2,14 @@
 
 #include <algorithm>
 #include <bit>
-#include <charconv>
 #include <cstdlib>
-#include <optional>
-#include <string_view>
 #include <thread>
 
 #include "base/bytes.h"
 #include "base/error.h"
 #include "base/tuning.h"
+#include "penstock/size.h"
+#include "penstock/words.h"
 
 namespace penstock {
 namespace {
@@ -18,18 +17,6 @@ namespace {
 const char* environment(const char* name) {
   const char* text = std::getenv(name);
   return text != nullptr && *text != '\0' ? text : nullptr;
-}
-
-// "2097152", "2048K", "2M".
-std::optional<std::uint64_t> parse_size(std::string_view text) {
-  std::uint64_t value = 0;
-  const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc()) return std::nullopt;
-  const std::string_view suffix(rest, static_cast<std::size_t>(text.data() + text.size() - rest));
-  if (suffix.empty()) return value;
-  if (suffix == "K" || suffix == "k") return checked_multiply(value, kKiB);
-  if (suffix == "M" || suffix == "m") return checked_multiply(value, kMiB);
-  return std::nullopt;
 }
 
 // The option, else the environment, else 0.
@@ -42,14 +29,14 @@ std::uint64_t asked_number(std::uint64_t option, const char* variable) {
   return *value;
 }
 
-Backend asked_backend(Backend option) {
-  const char* text = environment("PENSTOCK_BACKEND");
-  if (option != Backend::kAuto || text == nullptr) return option;
-  const std::string_view name(text);
-  if (name == "uring") return Backend::kUring;
-  if (name == "threads") return Backend::kThreads;
-  if (name == "auto") return Backend::kAuto;
-  throw_argument("PENSTOCK_BACKEND={}: expected uring, threads or auto", in_quotes(name));
+// The option, else the environment's word, else kAuto.
+template <typename Choice>
+Choice asked_choice(Choice option, const char* variable) {
+  const char* text = environment(variable);
+  if (option != Choice::kAuto || text == nullptr) return option;
+  const auto choice = from_word<Choice>(text);
+  if (!choice) throw_argument("{}={}: expected one of {}", variable, in_quotes(text), list_words<Choice>());
+  return *choice;
 }
 
 const char* reason_for(Backend option, Backend decided) {
@@ -91,7 +78,7 @@ unsigned Settings::depth_per_thread() const noexcept {
 
 Settings decide_settings(const IoOptions& options, std::uint64_t nbytes, Direction direction) {
   Settings settings;
-  const Backend backend = asked_backend(options.backend);
+  const Backend backend = asked_choice(options.backend, "PENSTOCK_BACKEND");
   settings.block_size = checked_block_size(asked_number(options.block_size, "PENSTOCK_BLOCK_SIZE"), nbytes);
   settings.queue_depth =
       checked_count(asked_number(options.queue_depth, "PENSTOCK_QUEUE_DEPTH"), tuning::kDeepestQueue, "queue depth");
@@ -121,13 +108,7 @@ Settings decide_settings(const IoOptions& options, std::uint64_t nbytes, Directi
 }
 
 Landing decide_landing(Landing asked) {
-  const char* text = environment("PENSTOCK_LANDING");
-  if (asked != Landing::kAuto || text == nullptr) return asked;
-  const std::string_view name(text);
-  if (name == "in_place") return Landing::kInPlace;
-  if (name == "staged") return Landing::kStaged;
-  if (name == "auto") return Landing::kAuto;
-  throw_argument("PENSTOCK_LANDING={}: expected in_place, staged or auto", in_quotes(name));
+  return asked_choice(asked, "PENSTOCK_LANDING");
 }
 
 }  // namespace penstock

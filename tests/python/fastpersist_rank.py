@@ -14,7 +14,8 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from penstock import Error, _parallel
+from penstock import Error
+from penstock._torch import parallel
 from penstock.fastpersist import CheckpointEngine
 
 PATIENT_SECONDS = 60.0
@@ -39,15 +40,15 @@ class Replaced:
     """Another way to write a share, while it lasts."""
 
     def __init__(self, write: Callable[..., Any]) -> None:
-        self._original = _parallel.Part._write
+        self._original = parallel.Part._write
         self._write = write
 
     def __enter__(self) -> None:
         write, original = self._write, self._original
-        _parallel.Part._write = lambda *arguments: write(original, *arguments)  # type: ignore[method-assign]
+        parallel.Part._write = lambda *arguments: write(original, *arguments)  # type: ignore[method-assign]
 
     def __exit__(self, *_: object) -> None:
-        _parallel.Part._write = self._original  # type: ignore[method-assign]
+        parallel.Part._write = self._original  # type: ignore[method-assign]
 
 
 def said_by(action: Callable[[], object]) -> str:
@@ -231,7 +232,7 @@ def interrupted_at_exit(rank: int, world: int, directory: Path) -> None:
         threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
 
     engine = make_engine()
-    _parallel.Part._write, original = (lambda *arguments: write(original, *arguments)), _parallel.Part._write  # type: ignore[method-assign]
+    parallel.Part._write, original = (lambda *arguments: write(original, *arguments)), parallel.Part._write  # type: ignore[method-assign]
     engine.save(make_state(3), directory / "old.pt")
     atexit.register(interrupt)
 

@@ -13,7 +13,8 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from penstock import _parallel, save_parallel
+from penstock import save_parallel
+from penstock._torch import parallel
 from remote_tensors import HOST, Remote
 
 TIMEOUT_SECONDS = 15
@@ -86,13 +87,13 @@ def bad_state(rank: int, world: int, directory: Path) -> None:
 def fails_while_writing(rank: int, world: int, directory: Path) -> None:
     """The second rank fails after the file was made, the others have written their shares."""
     if rank == 1:
-        original = _parallel.Part._write
-        _parallel.Part._write = _raise  # type: ignore[method-assign]
+        original = parallel.Part._write
+        parallel.Part._write = _raise  # type: ignore[method-assign]
     try:
         save_parallel(make_state(), directory / "old.safetensors", shared="duplicate", timeout=TIMEOUT_SECONDS)
     finally:
         if rank == 1:
-            _parallel.Part._write = original  # type: ignore[method-assign]
+            parallel.Part._write = original  # type: ignore[method-assign]
 
 
 def _raise(*_: Any) -> Any:
@@ -105,7 +106,7 @@ def no_directory(rank: int, world: int, directory: Path) -> None:
 
 def dies_while_writing(rank: int, world: int, directory: Path) -> None:
     if rank == world - 1:
-        _parallel.Part._write = lambda *_: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[method-assign, assign]
+        parallel.Part._write = lambda *_: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[method-assign, assign]
     save_parallel(make_state(), directory / "old.safetensors", shared="duplicate", timeout=TIMEOUT_SECONDS)
 
 

@@ -330,16 +330,22 @@ def test_every_error_is_a_penstock_error_and_a_builtin() -> None:
         "CancelledError": Exception,
         "ChangedError": OSError,
         "DirectoryError": IsADirectoryError,
+        "DistributedError": RuntimeError,
         "FormatError": ValueError,
         "IoError": OSError,
+        "LayoutError": ValueError,
+        "LibraryError": ImportError,
+        "ModelError": RuntimeError,
         "NoSpaceError": OSError,
         "NotFoundError": FileNotFoundError,
         "OutOfMemoryError": MemoryError,
         "PermissionDeniedError": PermissionError,
+        "SharedMemoryError": ValueError,
         "TensorIndexError": IndexError,
         "UnknownTensorError": KeyError,
         "UnsupportedError": NotImplementedError,
         "UnsupportedFormatError": NotImplementedError,
+        "UnsupportedTypeError": ValueError,
     }
     assert set(expected) | {"Error"} == set(penstock.errors.__all__)
     for name, builtin in expected.items():

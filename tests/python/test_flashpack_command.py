@@ -30,7 +30,8 @@ def state() -> dict[str, torch.Tensor]:
     ("arguments", "message"),
     [
         (["convert", "broken.safetensors"], "broken.safetensors"),
-        (["convert", "broken.pt"], "broken.pt: torch can't load it"),
+        (["convert", "broken.pt"], "broken.pt: this is a Python pickle"),
+        (["convert", "torn.pt"], "torn.pt: torch can't load it"),
         (["convert", "nowhere.safetensors"], "nowhere.safetensors: no such file or folder"),
         (["convert", "good.safetensors", "--dtype", "float33"], "'float33' is not the name of a torch dtype"),
         (["convert", "good.safetensors", "--dtype", "qint8"], "can't hold elements of torch.qint8"),
@@ -55,6 +56,7 @@ def test_errors_are_one_line(
     (tmp_path / "folder").mkdir()
     (tmp_path / "broken.safetensors").write_bytes(b"\x00" * 20)
     (tmp_path / "broken.pt").write_bytes(b"\x80\x02nonsense")
+    (tmp_path / "torn.pt").write_bytes(b"PK\3\4" + bytes(40))
     penstock.save({"x": torch.ones(2)}, "good.safetensors")
     penstock.save({"x": torch.ones(2)}, "good.flashpack")
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}

@@ -12,7 +12,7 @@ from typing import Any
 import penstock
 import pytest
 import torch
-from penstock import _torch
+from penstock._torch import tensors as torch_tensors
 from penstock.flashpack import assign_from_file, pack_to_file
 from remote_tensors import HOST, PAGE, Host, Remote
 
@@ -259,7 +259,7 @@ def test_any_elements_of_any_view_come_in_order(order: tuple[int, ...]) -> None:
     tensor = torch.arange(2 * 3 * 4).reshape(2, 3, 4).permute(order)
     flat = tensor.reshape(-1)
     for begin, end in itertools.combinations(range(25), 2):
-        assert torch.equal(_torch._elements(tensor, begin, end - begin), flat[begin:end])
+        assert torch.equal(torch_tensors._elements(tensor, begin, end - begin), flat[begin:end])
 
 
 def test_what_can_not_be_converted_is_named(tmp_path: Path) -> None:

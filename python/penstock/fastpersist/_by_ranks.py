@@ -19,10 +19,10 @@ import torch.distributed as dist
 
 from .._job import SaveJob, jobs_under_way
 from .._options import path_text
-from .._parallel import Part
-from .._pickle import Pickled, pickle_object
-from ..errors import ArgumentError, BusyError, CancelledError, Error
-from ..flashpack._ranks import DistributedError, Ranks, control_group
+from .._torch.parallel import Part
+from .._torch.pickles import Pickled, pickle_object
+from .._torch.ranks import Ranks, control_group
+from ..errors import ArgumentError, BusyError, CancelledError, DistributedError, Error
 from ._snapshot import Staging
 
 if TYPE_CHECKING:

@@ -74,10 +74,11 @@ def save_by_torch(
             _disable_byteorder_record=disable_byteorder_record,
         )
 
-    if not _is_path(f):
-        return save(f)
-    with Replacement(f) as path:
-        save(path)
+    if _is_path(f):
+        with Replacement(f) as path:
+            save(path)
+    else:
+        save(f)
 
 
 def load_by_torch(

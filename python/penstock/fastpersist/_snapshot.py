@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from .._pickle import Pickled
+from .._torch.pickles import Pickled
 from ._storages import bytes_of
 
 _ALIGNMENT = 4096

@@ -10,7 +10,7 @@ import torch
 from .. import _core
 from .._options import path_text
 from ..errors import ArgumentError, UnsupportedError
-from ._gds import refuse_gds
+from .config import refuse_gds
 from .pinned import locked_tensor
 
 if TYPE_CHECKING:

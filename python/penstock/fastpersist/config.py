@@ -19,11 +19,10 @@ import dataclasses
 import json
 import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from .._options import path_text
-from ..errors import ArgumentError, FormatError
-from ._gds import refuse_gds
+from ..errors import ArgumentError, FormatError, UnsupportedError
 
 if TYPE_CHECKING:
     from .._options import IoTuning
@@ -180,3 +179,8 @@ def _checked_aio(aio: AioConfig) -> AioConfig:
     if aio.use_gds:
         refuse_gds()
     return aio
+
+
+def refuse_gds() -> NoReturn:
+    """There is no GPUDirect Storage here, whoever asks for it."""
+    raise UnsupportedError("GPUDirect Storage is not available here: use get_aio_handle() and a buffer on the CPU")

@@ -162,7 +162,7 @@ class CheckpointEngine:
         self._jobs.append(job)
 
     def _save_by_ranks(self, state_dict: Any, path: Path) -> None:
-        from .._parallel import save_parallel
+        from .._torch.parallel import save_parallel
 
         counters = save_parallel(
             state_dict, path, partition=self._partition, timeout=self._timeout, **self._arguments()

@@ -6,7 +6,7 @@ import torch
 
 from .. import _core
 from ..errors import ArgumentError
-from ._gds import refuse_gds
+from .config import refuse_gds
 
 
 def locked_tensor(numel: int, dtype: torch.dtype) -> torch.Tensor:

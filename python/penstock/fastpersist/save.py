@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from .._options import path_text
-from .._torch_files import make_tree_writer
-from ._gds import refuse_gds
+from .._torch.files import make_tree_writer
+from .config import refuse_gds
 from .stats import rate
 
 if TYPE_CHECKING:

@@ -8,12 +8,15 @@ refused, and torch is not asked.
 from __future__ import annotations
 
 import pickle
+from collections.abc import Callable
 from typing import Any
+
+import torch
 
 from .. import _core
 from .._options import Stats, load_options, path_text
-from .._torch_files import make_tree_writer
-from .._tree import load_tree, load_tree_without_data
+from .._torch.files import make_tree_writer
+from .._torch.trees import load_tree, load_tree_without_data
 from ..errors import UnsupportedError
 from ._fallback import (
     check_pickle,
@@ -22,7 +25,6 @@ from ._fallback import (
     needs_torch_to_save,
     save_by_torch,
 )
-from ._placing import is_meta, placing
 from ._torch_settings import map_by_default, storage_alignment, writes_checksums
 
 DEFAULT_PROTOCOL = 2
@@ -108,20 +110,41 @@ def _zip_arguments(classic: bool) -> dict[str, Any]:
 
 def _load(path: str, map_location: Any, mapped: bool, stats: dict[str, Any] | None) -> Any:
     checkpoint = _core.TorchCheckpoint(path)
-    if is_meta(map_location):
+    if _is_meta(map_location):
         return load_tree_without_data(checkpoint)
-    if mapped and not _is_zip(path):
+    if mapped and _core.detect_format(path) != "torch":
         raise UnsupportedError(f"{path}: torch maps zips only")
     options = load_options(cache="mmap" if mapped else "auto")
-    place = placing(map_location, {location for _, location, _, _ in checkpoint.storages()})
+    place = _placing(map_location, {location for _, location, _, _ in checkpoint.storages()})
     tree, counters = load_tree(checkpoint, options, None, place)
     _fill(stats, counters)
     return tree
 
 
-def _is_zip(path: str) -> bool:
-    with open(path, "rb") as file:
-        return file.read(4) == b"PK\x03\x04"
+def _is_meta(map_location: Any) -> bool:
+    """Whether no storage is wanted at all."""
+    return isinstance(map_location, (str, torch.device)) and torch.device(map_location).type == "meta"
+
+
+def _placing(map_location: Any, locations: set[str]) -> Callable[[torch.UntypedStorage, str], Any] | None:
+    """torch's rules for map_location: what to do with a storage, which is on the CPU, that was at one of `locations`.
+
+    None when it is right where it is.
+    """
+    restore: Any = torch.serialization.default_restore_location
+    if map_location is None:
+        return None if locations <= {"cpu"} else lambda storage, location: restore(storage, location)
+    if isinstance(map_location, dict):
+        return lambda storage, location: restore(storage, map_location.get(location, location))
+    if isinstance(map_location, (str, torch.device)):
+        target = str(map_location)
+        return None if target == "cpu" else lambda storage, _: restore(storage, target)
+
+    def call(storage: torch.UntypedStorage, location: str) -> Any:
+        placed = map_location(storage, location)
+        return restore(storage, location) if placed is None else placed
+
+    return call
 
 
 def _fill(stats: dict[str, Any] | None, counters: dict[str, Any]) -> None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from .. import _core
-from .._options import io_options, path_text
+from .._options import path_text
 from ..errors import ArgumentError, UnsupportedError
 from ._replacement import Replacement
 from ._storages import StorageParts
@@ -198,14 +198,12 @@ class FastFileWriter(FileWriter):
                 "file need the parallel save over torch.distributed"
             )
         pinned = config.pinned_tensor
-        self._file = _core.StreamFile(
-            self._file_path,
-            durable=bool(config.durable),
-            overlap=bool(config.double_buffer),
+        options = _core.StreamOptions(
+            durable=config.durable,
+            overlap=config.double_buffer,
             max_staging=0 if pinned is None else pinned.numel() * pinned.element_size(),
-            method="auto",
-            io=io_options(),
         )
+        self._file = _core.StreamFile(self._file_path, options)
         self._closed = False
 
     @property

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from .._dtypes import BITS, FLOATING
-from .._torch import NAMES, converted_source, describe, is_plain
+from .._torch.tensors import NAMES, converted_source, describe, is_plain
 from ..errors import ArgumentError
 
 EXTRA_STATE = "_extra_state"

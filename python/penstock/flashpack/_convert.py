@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import zipfile
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
@@ -11,14 +10,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
+from .. import _core
 from .._files import convert, inspect
 from .._load import load
-from .._options import path_text
+from .._options import TORCH_FORMATS, path_text
 from .._torch import DTYPES
 from ..errors import ArgumentError, FormatError
 from ._cast import engine_converts
 from ._torch_files import save_torch_file
-from .deserialization import get_flashpack_file_metadata, is_flashpack_file, revert_from_file
+from .deserialization import get_flashpack_file_metadata, revert_from_file
 from .serialization import pack_to_file
 from .utils import checked_dtype, filter_state_dict, is_ignored_tensor_name, print_phases, string_to_dtype
 
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from .._select import TensorInfo
 
 _TORCH_SUFFIXES = (".pt", ".pth", ".bin", ".ckpt")
-_PICKLE = b"\x80"
-_ZIP = b"PK\3\4"
 
 
 class Ignored(NamedTuple):
@@ -60,8 +58,8 @@ def state_dict_to_flashpack(
     dtype: torch.dtype | str | None,
     ignored: Ignored,
     *,
-    silent: bool,
-    overwrite: bool,
+    silent: bool = True,
+    overwrite: bool = True,
     progress: Progress = None,
     align_large: bool = False,
 ) -> str:
@@ -78,8 +76,8 @@ def file_to_flashpack(
     dtype: torch.dtype | str | None,
     ignored: Ignored,
     *,
-    silent: bool,
-    overwrite: bool,
+    silent: bool = True,
+    overwrite: bool = True,
     progress: Progress = None,
     align_large: bool = False,
 ) -> str:
@@ -174,19 +172,13 @@ def check_target(source: str | None, target: str, overwrite: bool) -> None:
 
 
 def _is_torch_file(path: str) -> bool:
-    if os.path.isdir(path) or is_flashpack_file(path):
-        return False
-    with open(path, "rb") as file:
-        start = file.read(9)
-    # The length of a safetensors header can start like a pickle: its upper half is zero, and JSON follows.
-    is_safetensors = start[4:] == b"\0\0\0\0{"
-    return start.startswith(_ZIP) or (start.startswith(_PICKLE) and not is_safetensors)
+    return os.path.isfile(path) and _core.detect_format(path) in TORCH_FORMATS
 
 
 def _load_torch_file(path: str) -> Mapping[str, Any]:
     """The state dict of a checkpoint. torch's restricted unpickler runs no code."""
     try:
-        state = torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
+        state = torch.load(path, map_location="cpu", weights_only=True, mmap=_core.detect_format(path) == "torch")
     except Exception as problem:  # torch raises whatever its unpickler happens to meet
         raise FormatError(f"{path}: torch can't load it: {str(problem).splitlines()[0]}") from problem
     if not isinstance(state, Mapping):

@@ -17,8 +17,8 @@ import torch.distributed as dist
 from .._options import load_options, parse_size
 from .._reader import Reader
 from .._torch import DTYPES
-from ..errors import ArgumentError, UnsupportedError
-from ._ranks import DistributedError, Ranks
+from .._torch.ranks import Ranks
+from ..errors import ArgumentError, DistributedError, UnsupportedError
 from ._read import open_blocks
 from ._shares import Share, Step, contiguous_steps, round_up, single_reader_steps, window_steps
 from ._storage import FlashTensorStorage
@@ -243,7 +243,7 @@ def _run_steps(ranks: Ranks, source: _Source | None, memory: list[torch.Tensor],
             assert pending is not None
             piece = ranks.together(pending.result)
             pending = reader.submit(read, following) if following is not None else None
-            ranks.exchange(memory[step.block], step, piece)
+            ranks.exchange(memory[step.block], step.shares, piece, is_even=step.is_even)
 
 
 def _finish(blocks: list[_Block], memory: list[torch.Tensor], device: torch.device) -> FlashTensorStorage:

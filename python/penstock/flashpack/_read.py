@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from .. import _core, _torch
+from .. import _core
 from .._options import load_options, open_reader, path_text
+from .._torch import DTYPES, build
 from ..errors import FormatError
 from ._storage import FlashTensorStorage, index_records
 
@@ -38,12 +39,12 @@ class OpenFile:
 
     def tensors(self) -> list[StoredTensor]:
         """What the file holds."""
-        return [StoredTensor(name, _torch.DTYPES[dtype], shape) for name, dtype, shape, *_ in self._reader.infos()]
+        return [StoredTensor(name, DTYPES[dtype], shape) for name, dtype, shape, *_ in self._reader.infos()]
 
     def load(self, names: list[str] | None) -> dict[str, torch.Tensor]:
         """These tensors, or all, on the device."""
         if self._device.type == "cpu":
-            tensors: dict[str, torch.Tensor] = self._reader.load(names, load_options(), None, _torch.build)[0]
+            tensors: dict[str, torch.Tensor] = self._reader.load(names, load_options(), None, build)[0]
             return tensors
         with closing(self._reader.stream(names, load_options())) as stream:
             return _moved(stream, self._device)
@@ -69,7 +70,7 @@ def _open(path: Path) -> _core.Reader:
 def _moved(stream: _core.TensorStream, device: torch.device) -> dict[str, torch.Tensor]:
     tensors: dict[str, torch.Tensor] = {}
     while (landed := stream.next()) is not None:
-        tensors.update((name, tensor.to(device)) for name, tensor in _torch.build(*landed).items())
+        tensors.update((name, tensor.to(device)) for name, tensor in build(*landed).items())
     return tensors
 
 

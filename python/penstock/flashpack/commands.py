@@ -37,125 +37,6 @@ def filter_kwargs_for_method(kwargs: dict[str, Any], method: Callable[..., Any])
     return {name: value for name, value in kwargs.items() if name in parameters}
 
 
-def convert_to_flashpack_from_state_dict(
-    state_dict: Mapping[str, torch.Tensor],
-    destination_path: str,
-    dtype: torch.dtype | str | None = None,
-    ignore_names: list[str] | None = None,
-    ignore_prefixes: list[str] | None = None,
-    ignore_suffixes: list[str] | None = None,
-    silent: bool = True,
-    *,
-    overwrite: bool = True,
-    align_large: bool = False,
-    progress: Progress = None,
-) -> str:
-    """Saves a state dict. Returns the path."""
-    from ._convert import Ignored, state_dict_to_flashpack
-
-    ignored = Ignored(ignore_names, ignore_prefixes, ignore_suffixes)
-    return state_dict_to_flashpack(
-        state_dict,
-        destination_path,
-        dtype,
-        ignored,
-        silent=silent,
-        overwrite=overwrite,
-        align_large=align_large,
-        progress=progress,
-    )
-
-
-def convert_to_flashpack_from_model(
-    model: torch.nn.Module,
-    destination_path: str,
-    dtype: torch.dtype | str | None = None,
-    ignore_names: list[str] | None = None,
-    ignore_prefixes: list[str] | None = None,
-    ignore_suffixes: list[str] | None = None,
-    silent: bool = True,
-    *,
-    overwrite: bool = True,
-    align_large: bool = False,
-    progress: Progress = None,
-) -> str:
-    """Saves a module's state. Returns the path."""
-    return convert_to_flashpack_from_state_dict(
-        model.state_dict(),
-        destination_path,
-        dtype,
-        ignore_names,
-        ignore_prefixes,
-        ignore_suffixes,
-        silent,
-        overwrite=overwrite,
-        align_large=align_large,
-        progress=progress,
-    )
-
-
-def convert_to_flashpack_from_state_dict_file(
-    path: str,
-    destination_path: str | None = None,
-    dtype: torch.dtype | str | None = None,
-    ignore_names: list[str] | None = None,
-    ignore_prefixes: list[str] | None = None,
-    ignore_suffixes: list[str] | None = None,
-    silent: bool = True,
-    *,
-    overwrite: bool = True,
-    align_large: bool = False,
-    progress: Progress = None,
-) -> str:
-    """Converts a file: safetensors, a torch checkpoint, or another FlashPack file. Returns the path of the new one.
-
-    Without a destination it lies beside the source, with the suffix .flashpack.
-    """
-    from ._convert import Ignored, file_to_flashpack
-
-    ignored = Ignored(ignore_names, ignore_prefixes, ignore_suffixes)
-    return file_to_flashpack(
-        os.fsdecode(path),
-        destination_path,
-        dtype,
-        ignored,
-        silent=silent,
-        overwrite=overwrite,
-        align_large=align_large,
-        progress=progress,
-    )
-
-
-def convert_to_flashpack_from_diffusers_repo_id_or_dir(
-    model_dir: str,
-    destination_path: str,
-    dtype: torch.dtype | str | None = None,
-    ignore_names: list[str] | None = None,
-    ignore_prefixes: list[str] | None = None,
-    ignore_suffixes: list[str] | None = None,
-    silent: bool = True,
-    **kwargs: Any,
-) -> str:
-    """Loads a model with diffusers and packs its state. Returns the path of the file. kwargs: subfolder, variant ..."""
-    ignored = (ignore_names, ignore_prefixes, ignore_suffixes)
-    return _convert_pretrained(model_dir, destination_path, dtype, ignored, "diffusers", silent, **kwargs)
-
-
-def convert_to_flashpack_from_transformers_repo_id_or_dir(
-    model_dir: str,
-    destination_path: str,
-    dtype: torch.dtype | str | None = None,
-    ignore_names: list[str] | None = None,
-    ignore_prefixes: list[str] | None = None,
-    ignore_suffixes: list[str] | None = None,
-    silent: bool = True,
-    **kwargs: Any,
-) -> str:
-    """Loads a model with transformers and packs its state. Returns the path of the file. kwargs: subfolder, variant ..."""
-    ignored = (ignore_names, ignore_prefixes, ignore_suffixes)
-    return _convert_pretrained(model_dir, destination_path, dtype, ignored, "transformers", silent, **kwargs)
-
-
 def convert_to_flashpack(
     model_or_state_dict_or_path_or_repo_id: str | torch.nn.Module | Mapping[str, torch.Tensor],
     destination_path: str | None = None,
@@ -177,25 +58,24 @@ def convert_to_flashpack(
     The weights of a folder or a repository are packed as they are; with use_transformers or use_diffusers the model is
     loaded by its class. kwargs: subfolder, variant, revision and so on, for these. align_large: as of `pack_to_file`.
     """
+    from ._convert import Ignored, file_to_flashpack, state_dict_to_flashpack
+
     source = model_or_state_dict_or_path_or_repo_id
-    ignored = (ignore_names, ignore_prefixes, ignore_suffixes)
+    ignored = Ignored(ignore_names, ignore_prefixes, ignore_suffixes)
+    options: dict[str, Any] = {
+        "silent": silent,
+        "overwrite": overwrite,
+        "align_large": align_large,
+        "progress": progress,
+    }
     if use_transformers and use_diffusers:
         raise ArgumentError("use_transformers and use_diffusers exclude each other")
     library = "transformers" if use_transformers else "diffusers" if use_diffusers else None
     if not isinstance(source, (str, os.PathLike)):
-        state = source if isinstance(source, Mapping) else source.state_dict()
         if destination_path is None:
             raise ArgumentError("a state dict or a module needs a destination")
-        return convert_to_flashpack_from_state_dict(
-            state,
-            destination_path,
-            dtype,
-            *ignored,
-            silent,
-            overwrite=overwrite,
-            align_large=align_large,
-            progress=progress,
-        )
+        state = source if isinstance(source, Mapping) else source.state_dict()
+        return state_dict_to_flashpack(state, destination_path, dtype, ignored, **options)
     source = os.fsdecode(source)
     is_part = any(kwargs.get(name) for name in ("subfolder", "variant"))
     if os.path.isfile(source) and (is_part or library is not None):
@@ -203,29 +83,96 @@ def convert_to_flashpack(
     if library is None and (os.path.isfile(source) or (_is_folder_of_shards(source) and not is_part)):
         if destination_path is None and os.path.isdir(source):
             destination_path = os.path.join(source, _WEIGHTS_NAME)
-        return convert_to_flashpack_from_state_dict_file(
-            source,
-            destination_path,
-            dtype,
-            *ignored,
-            silent,
-            overwrite=overwrite,
-            align_large=align_large,
-            progress=progress,
-        )
+        return file_to_flashpack(source, destination_path, dtype, ignored, **options)
     if not os.path.exists(source) and destination_path is None:
         raise ArgumentError(f"{source}: no such file or folder; a repository of the hub needs a destination")
-    return _convert_pretrained(
-        source,
-        destination_path,
-        dtype,
-        ignored,
-        library,
-        silent,
-        overwrite=overwrite,
-        align_large=align_large,
-        progress=progress,
-        **kwargs,
+    from .integrations._convert import convert_pretrained
+
+    names = {f"ignore_{part}": value for part, value in ignored._asdict().items()}
+    return convert_pretrained(source, destination_path, dtype=dtype, library=library, **names, **options, **kwargs)
+
+
+# The same by the names that flashpack has for each kind of source, with its arguments.
+
+
+def convert_to_flashpack_from_state_dict(
+    state_dict: Mapping[str, torch.Tensor],
+    destination_path: str,
+    dtype: torch.dtype | str | None = None,
+    ignore_names: list[str] | None = None,
+    ignore_prefixes: list[str] | None = None,
+    ignore_suffixes: list[str] | None = None,
+    silent: bool = True,
+) -> str:
+    """Saves a state dict. Returns the path."""
+    ignored = (ignore_names, ignore_prefixes, ignore_suffixes)
+    return convert_to_flashpack(state_dict, destination_path, dtype, *ignored, silent=silent)
+
+
+def convert_to_flashpack_from_model(
+    model: torch.nn.Module,
+    destination_path: str,
+    dtype: torch.dtype | str | None = None,
+    ignore_names: list[str] | None = None,
+    ignore_prefixes: list[str] | None = None,
+    ignore_suffixes: list[str] | None = None,
+    silent: bool = True,
+) -> str:
+    """Saves a module's state. Returns the path."""
+    ignored = (ignore_names, ignore_prefixes, ignore_suffixes)
+    return convert_to_flashpack(model, destination_path, dtype, *ignored, silent=silent)
+
+
+def convert_to_flashpack_from_state_dict_file(
+    path: str,
+    destination_path: str | None = None,
+    dtype: torch.dtype | str | None = None,
+    ignore_names: list[str] | None = None,
+    ignore_prefixes: list[str] | None = None,
+    ignore_suffixes: list[str] | None = None,
+    silent: bool = True,
+) -> str:
+    """Converts a file: safetensors, a torch checkpoint, or another FlashPack file. Returns the path of the new one.
+
+    Without a destination it lies beside the source, with the suffix .flashpack.
+    """
+    from ._convert import Ignored, file_to_flashpack
+
+    ignored = Ignored(ignore_names, ignore_prefixes, ignore_suffixes)
+    return file_to_flashpack(os.fsdecode(path), destination_path, dtype, ignored, silent=silent)
+
+
+def convert_to_flashpack_from_diffusers_repo_id_or_dir(
+    model_dir: str,
+    destination_path: str,
+    dtype: torch.dtype | str | None = None,
+    ignore_names: list[str] | None = None,
+    ignore_prefixes: list[str] | None = None,
+    ignore_suffixes: list[str] | None = None,
+    silent: bool = True,
+    **kwargs: Any,
+) -> str:
+    """Loads a model with diffusers and packs its state. Returns the path of the file. kwargs: subfolder, variant ..."""
+    ignored = (ignore_names, ignore_prefixes, ignore_suffixes)
+    return convert_to_flashpack(
+        model_dir, destination_path, dtype, *ignored, use_diffusers=True, silent=silent, **kwargs
+    )
+
+
+def convert_to_flashpack_from_transformers_repo_id_or_dir(
+    model_dir: str,
+    destination_path: str,
+    dtype: torch.dtype | str | None = None,
+    ignore_names: list[str] | None = None,
+    ignore_prefixes: list[str] | None = None,
+    ignore_suffixes: list[str] | None = None,
+    silent: bool = True,
+    **kwargs: Any,
+) -> str:
+    """Loads a model with transformers and packs its state. Returns the path of the file. kwargs: subfolder, variant ..."""
+    ignored = (ignore_names, ignore_prefixes, ignore_suffixes)
+    return convert_to_flashpack(
+        model_dir, destination_path, dtype, *ignored, use_transformers=True, silent=silent, **kwargs
     )
 
 
@@ -248,35 +195,3 @@ def revert_from_flashpack(
 
 def _is_folder_of_shards(path: str) -> bool:
     return os.path.isdir(path) and not any(os.path.exists(os.path.join(path, name)) for name in _CONFIG_NAMES)
-
-
-def _convert_pretrained(
-    source: str,
-    destination: str | None,
-    dtype: torch.dtype | str | None,
-    ignored: tuple[list[str] | None, list[str] | None, list[str] | None],
-    library: str | None,
-    silent: bool,
-    *,
-    overwrite: bool = True,
-    align_large: bool = False,
-    progress: Progress = None,
-    **kwargs: Any,
-) -> str:
-    from .integrations._convert import convert_pretrained
-
-    names, prefixes, suffixes = ignored
-    return convert_pretrained(
-        source,
-        destination,
-        dtype=dtype,
-        ignore_names=names,
-        ignore_prefixes=prefixes,
-        ignore_suffixes=suffixes,
-        library=library,
-        silent=silent,
-        overwrite=overwrite,
-        align_large=align_large,
-        progress=progress,
-        **kwargs,
-    )

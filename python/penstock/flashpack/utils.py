@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 from .._dtypes import BITS
 from .._torch import NAMES
-from ..errors import ArgumentError, UnsupportedError
+from ..errors import ArgumentError, UnsupportedTypeError
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -26,10 +26,6 @@ logger = logging.getLogger("flashpack")
 
 # Versions of torch that have an unpacked 4-bit type.
 float4_e2m1fn: torch.dtype | None = getattr(torch, "float4_e2m1fn", None)
-
-
-class UnsupportedTypeError(UnsupportedError, ValueError):
-    """An element type that FlashPack has no name for."""
 
 
 def string_to_dtype(string: str) -> torch.dtype:

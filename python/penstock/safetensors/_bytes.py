@@ -11,7 +11,7 @@ from typing import Any
 from .._load import load
 from .._save import save
 from ..errors import ArgumentError, NoSpaceError
-from ._errors import called
+from ._reference import called
 
 _MEMORY_DIRECTORY = "/dev/shm"
 _NAME = "<bytes>"

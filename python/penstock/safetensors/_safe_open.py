@@ -9,7 +9,7 @@ from .._load import is_cpu
 from .._reader import LazyTensor, Reader
 from .._reader import open as open_reader
 from ..errors import ArgumentError, Error, TensorIndexError, UnsupportedError
-from ._arguments import cache_for
+from ._reference import cache_for
 
 if TYPE_CHECKING:
     import os

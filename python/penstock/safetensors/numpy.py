@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from .._load import load as _load
 from .._save import save as _save
-from ._arguments import cache_for
 from ._bytes import load_bytes, save_bytes
+from ._reference import cache_for
 
 if TYPE_CHECKING:
     import os

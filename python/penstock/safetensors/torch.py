@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING
 
 from .._load import load as _load
 from .._save import save as _save
-from ..errors import ArgumentError
-from ._arguments import cache_for
+from ..errors import ArgumentError, ModelError
 from ._bytes import load_bytes, save_bytes
-from ._errors import ModelError, as_reference
+from ._reference import as_reference, cache_for
 
 if TYPE_CHECKING:
     import os

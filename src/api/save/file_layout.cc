@@ -20,12 +20,8 @@ std::string torch_folder(const std::filesystem::path& path) {
 // What a save leaves to the format.
 EncodeOptions encode_options(const FileContent& content, const SaveOptions& save) {
   EncodeOptions options;
-  options.flashpack = {save.flashpack.align_bytes, save.flashpack.keep_order, save.flashpack.align_large};
-  options.torch.folder = torch_folder(content.path);
-  options.torch.checksums = save.torch.checksums;
-  options.torch.pickle = save.torch.pickle;
-  options.torch.around_pickle = save.torch.around_pickle;
-  options.torch.alignment = save.torch.alignment;
+  options.flashpack = save.flashpack;
+  options.torch = {save.torch, torch_folder(content.path), {}};
   if (save.torch.pickle) {
     for (const TensorSpec& spec : content.specs) options.torch.keys.push_back(spec.name);
   }

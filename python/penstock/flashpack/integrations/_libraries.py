@@ -6,7 +6,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
-from ...errors import Error
+from ...errors import LibraryError
 
 # Oldest and newest that were tried: the tests ran with these of transformers and diffusers, with huggingface_hub 2.4.0, and a
 # download and an upload with 0.36.0.
@@ -15,10 +15,6 @@ WORKS_WITH = {
     "huggingface_hub": "0.36.0 to 2.4.0",
     "transformers": "4.57.1 to 5.22.2",
 }
-
-
-class LibraryError(Error, ImportError):
-    """A library is missing, or has not the public name that is needed."""
 
 
 def is_installed(library: str) -> bool:

@@ -6,7 +6,8 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from ._libraries import WORKS_WITH, LibraryError
+from ...errors import LibraryError
+from ._libraries import WORKS_WITH
 
 _ABSENT = object()
 

@@ -1,25 +1,23 @@
-"""All that penstock knows of torch."""
+"""Tensors of torch: made of what was loaded, written, and loaded into."""
 
 from __future__ import annotations
 
 import ctypes
+import gc
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils.dlpack import from_dlpack
 
-from ._collector import Paused
-from ._dtypes import BITS, TORCH_NAMES
-from ._packed import PackedTensor
-from ._places import Place
-from ._source import Source
-from .errors import ArgumentError, IoError, UnsupportedError
+from .._dtypes import BITS, TORCH_NAMES
+from .._frameworks import PackedTensor, Place, Source
+from ..errors import ArgumentError, IoError, UnsupportedError
 
 if TYPE_CHECKING:
-    from . import _core
-    from ._frameworks import Info, Row
-    from ._indexing import Basic
+    from .. import _core
+    from .._frameworks import Info, Row
+    from .._indexing import Basic
 
 # Older versions of torch lack some of the narrow types.
 DTYPES: dict[str, torch.dtype] = {
@@ -31,13 +29,28 @@ NAMES = {dtype: name for name, dtype in DTYPES.items()}
 _DLPACK = frozenset(("BOOL", "U8", "I8", "I16", "I32", "I64", "F16", "BF16", "F32", "F64", "C64", "C128"))
 
 
+class GarbageCollectionPaused:
+    """For as long as thousands of objects are made that all stay: full collections took longer than making them.
+
+    The switch is the process's: a thread that turns the collector off meanwhile finds it on again.
+    """
+
+    def __enter__(self) -> None:
+        self._was_enabled = gc.isenabled()
+        gc.disable()
+
+    def __exit__(self, *_: object) -> None:
+        if self._was_enabled:
+            gc.enable()
+
+
 def require(infos: Callable[[], Iterable[Info]]) -> None:
     """Every type of a file has a form here."""
 
 
 def build(memories: Sequence[_core.Memory], rows: Iterable[Row]) -> dict[str, Any]:
     """Tensors by name. Each has a storage of its own: saving or copying one does not drag its neighbours along."""
-    with Paused():
+    with GarbageCollectionPaused():
         return {row[0]: _tensor(memories, *row[1:]) for row in rows}
 
 
@@ -126,6 +139,11 @@ def source(name: str, value: Any) -> Source | None:
     if dtype == "F4":
         shape = _unpacked_shape(shape)
     return Source(dtype, shape, _address(name, tensor), strides, tensor)
+
+
+def from_any(value: Any) -> torch.Tensor:
+    """A tensor over the memory of another library's, which has DLPack."""
+    return from_dlpack(value)
 
 
 def is_plain(tensor: torch.Tensor) -> bool:
@@ -233,6 +251,12 @@ def _pointer(tensor: torch.Tensor) -> int:
         return tensor.data_ptr()
     except RuntimeError:
         return 0
+
+
+def state_tensors(module: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """The tensors of a module's state, themselves, by name."""
+    state = module.state_dict(keep_vars=True)
+    return {name: value for name, value in state.items() if isinstance(value, torch.Tensor)}
 
 
 def place(name: str, value: Any) -> Place | None:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from .errors import ArgumentError, UnsupportedError
+from ..errors import ArgumentError, UnsupportedError
 
 # How a legacy file starts.
 _MAGIC = 0x1950A86A20F9469CFC6C

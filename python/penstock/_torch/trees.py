@@ -8,10 +8,9 @@ from typing import Any
 
 import torch
 
-from . import _core
-from ._collector import Paused
-from ._torch import DTYPES, view
-from .errors import FormatError, UnsupportedError, UnsupportedFormatError
+from .. import _core
+from ..errors import FormatError, UnsupportedError, UnsupportedFormatError
+from .tensors import DTYPES, GarbageCollectionPaused, view
 
 Place = Callable[[torch.UntypedStorage, str], Any]
 
@@ -53,7 +52,7 @@ def load_tree_without_data(checkpoint: _core.TorchCheckpoint) -> Any:
 
 
 def _build(checkpoint: _core.TorchCheckpoint, storages: _Storages) -> Any:
-    with Paused():
+    with GarbageCollectionPaused():
         tensors = [storages.tensor(row) for row in checkpoint.tensors()]
         return checkpoint.build(tensors, {**_MAKERS, "storage": storages.typed})
 

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from . import _core
-from ._options import path_text, save_options
-from ._pickle import Pickled, pickle_object
+from .. import _core
+from .._options import path_text, save_options
+from .pickles import Pickled, pickle_object
 
 if TYPE_CHECKING:
-    from ._options import Path
-    from ._progress import Callback
+    from .._options import Path
+    from .._progress import Callback
 
 # Some element type of each width in bytes.
 _ELEMENTS = {1: "U8", 2: "U16", 4: "U32", 8: "U64", 16: "C128"}

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import torch
 import torch.distributed as dist
 
-from ..errors import Error
-from ._shares import Step
+from ..errors import DistributedError, Error
 
 T = TypeVar("T")
 
@@ -24,8 +23,14 @@ _POLL_SECONDS = 0.001
 _all_gather: Callable[..., Any] = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
 
 
-class DistributedError(Error, RuntimeError):
-    """Another rank failed, died or did not answer, or has another file."""
+class Share(Protocol):
+    """Bytes of a block, half open, that one rank has read."""
+
+    @property
+    def begin(self) -> int: ...
+
+    @property
+    def end(self) -> int: ...
 
 
 def control_group(timeout: float) -> dist.ProcessGroup:
@@ -98,20 +103,25 @@ class Ranks:
             self._control.allgather(everyone, own).wait()
         return [other.numpy().tobytes() for other in everyone]
 
-    def exchange(self, block: torch.Tensor, step: Step, piece: torch.Tensor | None) -> None:
-        """Gives every rank the shares of a step. `block` is bytes, and so is `piece`, what this rank has read."""
+    def exchange(
+        self, block: torch.Tensor, shares: Sequence[Share], piece: torch.Tensor | None, *, is_even: bool
+    ) -> None:
+        """Gives every rank the shares of all. `block` is bytes, and so is `piece`, what this rank has read.
+
+        is_even: the shares are of one size and lie side by side.
+        """
         with self._reachable():
-            if step.is_even and piece is not None:
-                whole = block[step.shares[0].begin : step.shares[-1].end]
+            if is_even and piece is not None:
+                whole = block[shares[0].begin : shares[-1].end]
                 _all_gather(whole, piece, group=self._data)
                 return
             if piece is not None:
-                own = step.shares[self.rank]
+                own = shares[self.rank]
                 block[own.begin : own.end].copy_(piece)
             under_way = [
                 dist.broadcast(block[share.begin : share.end], rank, group=self._data, async_op=True)
-                for rank, share in enumerate(step.shares)
-                if share.nbytes > 0
+                for rank, share in enumerate(shares)
+                if share.end > share.begin
             ]
             for work in under_way:
                 work.wait()

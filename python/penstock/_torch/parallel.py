@@ -13,19 +13,19 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
-from . import _core
-from ._options import Stats
-from ._pickle import Pickled, pickle_object
-from ._save import is_torch_format, make_writer
-from ._torch_files import make_pickled_writer
-from .errors import ArgumentError
-from .flashpack._ranks import DistributedError, Ranks
+from .. import _core
+from .._options import Stats
+from .._save import is_torch_format, make_writer
+from ..errors import ArgumentError, DistributedError
+from .files import make_pickled_writer
+from .pickles import Pickled, pickle_object
+from .ranks import Ranks
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from ._options import Path, SaveArguments
-    from ._progress import Callback
+    from .._options import Path, SaveArguments
+    from .._progress import Callback
 
 DEFAULT_TIMEOUT = 300.0
 _PARTITIONS = ("replica", "socket", "machine")
@@ -55,7 +55,7 @@ def save_parallel(
     if partition not in _PARTITIONS:
         raise ArgumentError(f"partition must be one of {', '.join(_PARTITIONS)}, not {partition!r}")
     if not dist.is_initialized() or dist.get_world_size() == 1:
-        from ._save import save
+        from .._save import save
 
         return save(obj, path, **arguments)
     with Ranks(str(path), torch.device("cpu"), timeout) as ranks:

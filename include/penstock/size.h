@@ -1,0 +1,18 @@
+// Sizes as people type them.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
+namespace penstock {
+
+// A number of bytes, such as "4096", "64 KiB", "1.5G" or "5GB", in any case. The one rule of options, environment
+// variables, the command and Python:
+//   K, M, G, T, P, E and KiB, MiB ... EiB   powers of 1024
+//   KB, MB ... EB                           powers of 1000
+//   B, or nothing                           bytes; only a whole number of them
+// Nothing when the text is not a size, or one of 2^63 bytes and more.
+std::optional<std::uint64_t> parse_size(std::string_view text) noexcept;
+
+}  // namespace penstock

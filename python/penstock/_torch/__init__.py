@@ -1,0 +1,37 @@
+"""All that penstock knows of torch. What stands here is what `penstock._frameworks` asks of a framework, and the types."""
+
+from .tensors import (
+    DTYPES,
+    NAMES,
+    build,
+    copy_into,
+    device,
+    from_any,
+    mark_changed,
+    move,
+    pick,
+    place,
+    replacement,
+    require,
+    source,
+    state_tensors,
+    view,
+)
+
+__all__ = [
+    "DTYPES",
+    "NAMES",
+    "build",
+    "copy_into",
+    "device",
+    "from_any",
+    "mark_changed",
+    "move",
+    "pick",
+    "place",
+    "replacement",
+    "require",
+    "source",
+    "state_tensors",
+    "view",
+]
