@@ -11,6 +11,7 @@ from cases import (
     BLOCKED,
     COLD_LOAD,
     COLD_REUSED,
+    COMPARISONS,
     FLASHPACK_RACES,
     HALF_LOAD,
     SAVE,
@@ -64,6 +65,8 @@ SETS: dict[str, tuple[str, tuple[Race, ...]]] = {
     "race-shapes-ms": ("Small models (less is better)", tuple(race for race in SHAPE_RACES if race.unit == "ms")),
     "race-flashpack": ("FlashPack", FLASHPACK_RACES[:3]),
     "race-torch": ("Files of torch.save", (TORCH_SAVE, TORCH_COLD, TORCH_WARM, TORCH_MANY)),
+    "flashpack-state-dict": ("A state dict into a model (less is better)", COMPARISONS[:2]),
+    "flashpack-models": ("A model saved, and loaded into an empty one", COMPARISONS[2:]),
     "race-background": ("Saving while training (less is better)", BACKGROUND_PANELS),
 }
 

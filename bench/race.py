@@ -20,7 +20,7 @@ import present
 import programs
 import report
 import run_results
-from cases import GROUPS, RACES, Case, all_cases
+from cases import EXTRA_GROUPS, GROUPS, RACES, Case, all_cases
 from runner import MEMORY_AT_HAND, MEMORY_REST_SECONDS, MeasurementError, Series, Setting, find_peer_python, run_rounds
 
 BENCH = Path(__file__).resolve().parent
@@ -42,12 +42,15 @@ QUICK = (
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
-    names = ",".join([*GROUPS, GROWTH])
+    names = ",".join([*GROUPS, GROWTH, *EXTRA_GROUPS])
     keys = ",".join(race.key for race in RACES)
     parser.add_argument("--quick", action="store_true", help="a few cases, half a GiB, three rounds: two minutes")
     parser.add_argument("--size", type=float, metavar="GIB", help="size of the model (default: 2)")
     parser.add_argument(
-        "--races", default="", metavar="NAMES", help=f"groups ({names}) and races ({keys}); default: all"
+        "--races",
+        default="",
+        metavar="NAMES",
+        help=f"groups ({names}) and races ({keys}); default: all but {','.join(EXTRA_GROUPS)}",
     )
     parser.add_argument(
         "--only", default="", metavar="REGEX", help="only cases that match, as in 'cold: penstock.load'"
@@ -124,7 +127,8 @@ def without_those_that_cannot_run(
 def chosen_races(arguments: argparse.Namespace) -> list[str]:
     """The keys of races that were asked for, with GROWTH if that was; groups stand for theirs."""
     known = {race.key: [race.key] for race in RACES} | {GROWTH: [GROWTH]}
-    known |= {name: [race.key for race in races] for name, races in GROUPS.items()}
+    known |= {name: [race.key for race in races] for name, races in (GROUPS | EXTRA_GROUPS).items()}
+    known |= {race.key: [race.key] for races in EXTRA_GROUPS.values() for race in races}
     names = arguments.races.split(",") if arguments.races else [*GROUPS, GROWTH]
     for name in names:
         if name not in known:
@@ -138,7 +142,7 @@ def choose_cases(arguments: argparse.Namespace) -> list[Case]:
         case
         for case in all_cases()
         if case.race.key in races
-        and (arguments.all or case.runs_by_default or arguments.only)
+        and (arguments.all or case.in_default_race or arguments.only)
         and re.search(arguments.only, case.key)
     ]
     if arguments.quick and not (arguments.races or arguments.only):
