@@ -32,7 +32,7 @@ enum class Backend { kAuto, kUring, kThreads };
 
 // How bytes are moved. 0 and kAuto mean: choose by file, destination and machine. Where a field is left at that, the
 // environment is asked first: PENSTOCK_BACKEND (uring, threads), PENSTOCK_BLOCK_SIZE (bytes; K and M are understood),
-// PENSTOCK_QUEUE_DEPTH, PENSTOCK_THREADS. `penstock tune` prints values that suit a drive.
+// PENSTOCK_QUEUE_DEPTH, PENSTOCK_THREADS. `penstock bench --settings` tries others on a drive.
 struct IoOptions {
   Backend backend = Backend::kAuto;
   std::size_t block_size = 0;  // bytes per request
