@@ -94,7 +94,7 @@ def add_setting_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--seed", type=int, default=time.time_ns() % 1_000_000, help="of the random order")
     parser.add_argument(
-        "--chart", type=Path, metavar="DIR", help="draw charts for light and dark pages, .png and .svg, there"
+        "--chart", type=Path, metavar="DIR", help="draw charts for light and dark pages, as .svg, there"
     )
     parser.add_argument("--python", default=sys.executable, help="that has penstock (default: this one)")
     parser.add_argument(
