@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -17,7 +16,6 @@ import growth
 import inputs
 import machine
 import present
-import programs
 import report
 import run_results
 from cases import EXTRA_GROUPS, GROUPS, RACES, Case, all_cases
@@ -67,12 +65,6 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--document", type=Path, metavar="FILE", help="write the tables between the markers of this Markdown file"
     )
-    add_setting_arguments(parser)
-    return parser.parse_args()
-
-
-def add_setting_arguments(parser: argparse.ArgumentParser) -> None:
-    """Where and with what, for every program that measures."""
     parser.add_argument("--rounds", type=int, help="measurements per case, twice as many cold loads (default: 5)")
     parser.add_argument(
         "--directory", type=Path, default=ROOT / "results" / "data", help="where the files are (default: %(default)s)"
@@ -100,9 +92,7 @@ def add_setting_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--peer-python", default=find_peer_python(ROOT), help="that has the others (default: .venv-bench)"
     )
-    parser.add_argument(
-        "--programs", type=Path, default=programs.folder(), help="of bench/native (default: %(default)s)"
-    )
+    return parser.parse_args()
 
 
 def without_those_that_cannot_run(
@@ -269,7 +259,6 @@ def measure(arguments: argparse.Namespace, cases: list[Case]) -> run_results.Res
     rounds = arguments.rounds or (3 if arguments.quick else 5)
     gib = arguments.size or (0.5 if arguments.quick else 2.0)
     arguments.directory.mkdir(parents=True, exist_ok=True)
-    os.environ[programs.VARIABLE] = str(arguments.programs.resolve())
     cases, left_out = without_those_that_cannot_run(cases, arguments)
     setting = prepare(cases, arguments, gib)
     measured = run_results.Results(describe(setting, arguments, rounds), left_out=left_out)

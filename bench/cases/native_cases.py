@@ -25,11 +25,11 @@ from flashpack_file import FLASHPACK_INPUT, FLASHPACK_OUTPUT
 
 
 def load(*options: str) -> list[str]:
-    return [str(programs.folder() / "load_bench"), *options]
+    return [str(programs.FOLDER / "load_bench"), *options]
 
 
 def save(task: Task) -> list[str]:
-    return [str(programs.folder() / "save_bench"), task.file, task.output]
+    return [str(programs.FOLDER / "save_bench"), task.file, task.output]
 
 
 LOADS = (COLD_LOAD, WARM_LOAD, HALF_LOAD, SHARDS_COLD, MOE_COLD, MOE_WARM, SMALL_TENSORS_WARM, MIB_WARM)
