@@ -27,7 +27,6 @@ FAMILIES = (
     "background_cases",
     "training_cases",
     "penstock_cases",
-    "drop_in_cases",
     "native_cases",
 )
 COLD, WARM, HALF = "cold", "warm", "half"  # what the page cache holds of the input when the clock starts
@@ -128,6 +127,12 @@ MODEL_LOAD = Race("cold load into an empty model", "model-load", COLD)
 MODEL_SAVE = Race("durable save of a model", "model-save", COLD, saves=True)
 COMPARISONS = (STATE_DICT, STATE_DICT_COLD, MODEL_LOAD, MODEL_SAVE)
 EXTRA_GROUPS = {"comparisons": COMPARISONS}
+
+
+def races(*keys: str) -> tuple[Race, ...]:
+    """Those with these keys, in this order."""
+    known = {race.key: race for race in (*RACES, *GROWTH_RACES, *COMPARISONS)}
+    return tuple(known[key] for key in keys)
 
 
 @dataclass(frozen=True)
