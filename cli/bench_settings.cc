@@ -94,9 +94,9 @@ void print_verdict(Console& console, const Direction& direction, const std::vect
   }
   console.out.print("  {}\n", console.terminal.paint(Tone::kGood, "export " + environment_for(table.best.io)));
   for (const Direction& other : all) {
-    if (&other == &direction) continue;
-    console.out.print("  With that, {} go at {:.2f}; with the defaults, at {:.2f}.\n", other.key,
-                      other.table.cells[table.best_cell].measurement.median(),
+    const Measurement& there = other.table.cells[table.best_cell].measurement;
+    if (&other == &direction || there.count() == 0) continue;
+    console.out.print("  With that, {} go at {:.2f}; with the defaults, at {:.2f}.\n", other.key, there.median(),
                       other.table.defaults.measurement.median());
   }
   console.out.write("\n");
