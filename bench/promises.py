@@ -98,7 +98,7 @@ TORCH_SAVED, LEGACY_SAVED = "torch-save: penstock.save", "torch-save: penstock.s
 TORCH_LOADED, LEGACY_LOADED = "torch-cold: penstock.load", "torch-cold: penstock.load legacy"
 TORCH_FIO = "torch-save: fio direct write"
 MEMCPY, STILL = "async: memcpy, one core", "train: no checkpoint"
-TORCH_WARM, TORCH_MANY = "torch-warm: penstock.load", "torch-many: penstock.load"
+TORCH_MAPPED, TORCH_MANY = "torch-warm: penstock.load, mmap", "torch-many: penstock.load"
 SMALL_FILE = "tiny-save: write, fsync, rename"
 TINY_SAVED, TINY_LOADED = "tiny-save: penstock pack_to_file", "tiny-load: penstock assign_from_file"
 
@@ -157,7 +157,7 @@ PROMISES = (
     at_least("cold torch load: speed over fio", TORCH_LOADED, "torch-cold: fio direct read", 1.1),
     at_least("cold torch legacy load: speed over torch.load", LEGACY_LOADED, "torch-cold: torch.load legacy", 2.0),
     at_least("cold torch legacy load: speed over fio", LEGACY_LOADED, "torch-cold: fio direct read", 1.1),
-    at_least("warm torch load: speed over torch.load's mmap", TORCH_WARM, "torch-warm: torch.load, mmap", 1.0),
+    at_least("warm torch load: speed over torch.load's mmap", TORCH_MAPPED, "torch-warm: torch.load, mmap", 1.0),
     at_least("20,000 tiny tensors: speed over torch.load", TORCH_MANY, "torch-many: torch.load", 4.0),
     at_most("save_async: caller blocked, over one memcpy", ("async: penstock.save_async", MEMCPY), time_over, 1.1),
     at_most("training that saves every time: time over none", ("train: penstock.save_async", STILL), time_over, 1.1),

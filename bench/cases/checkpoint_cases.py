@@ -128,7 +128,7 @@ WARM_LOADS = [
     Case("torch.load", TORCH_WARM, "peer", start=torch_load(), **ZIP_INPUT),
     Case("torch.load, mmap", TORCH_WARM, "peer", start=torch_load(mmap=True), **ZIP_INPUT),
     Case("penstock.load", TORCH_WARM, "ours", start=penstock_load(), **ZIP_INPUT),
-    Case("penstock.load, copied", TORCH_WARM, "ours", start=penstock_load(cache="buffered"), **ZIP_INPUT),
+    Case("penstock.load, mmap", TORCH_WARM, "ours", start=penstock_load(cache="mmap"), **ZIP_INPUT),
 ]
 
 TINY_LOADS = [

@@ -106,6 +106,13 @@ def test_a_lost_race_is_listed_with_its_ratio() -> None:
     )
 
 
+def test_a_lost_comparison_is_listed_too() -> None:
+    lost = of_a_run(measured("model-save: penstock.flashpack", [0.5]), measured("model-save: flashpack + fsync", [0.4]))
+    assert report.losses_in_words(lost.summaries) == (
+        "penstock is not first in: durable save of a model (0.80x of flashpack + fsync)"
+    )
+
+
 def test_a_promise_is_held_against_the_best_peer_of_its_races() -> None:
     figures = {one.promise.text: (one.figure, one.holds) for one in promises.judge(LOST.summaries)}
     assert figures["cold load, fresh memory: speed over the best peer in any format"] == (pytest.approx(2.0), True)
