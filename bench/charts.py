@@ -7,22 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cases import (
-    BLOCKED,
-    COLD_LOAD,
-    COLD_REUSED,
-    FLASHPACK_RACES,
-    HALF_LOAD,
-    SAVE,
-    SHAPE_RACES,
-    TORCH_COLD,
-    TORCH_MANY,
-    TORCH_SAVE,
-    TORCH_WARM,
-    TRAINING,
-    WARM_LOAD,
-    Race,
-)
+from cases import FLASHPACK_RACES, SHAPE_RACES, Race, races
 from summary import Summary, best_first
 
 
@@ -54,16 +39,18 @@ DARK = Theme(
 )
 LEGEND = {"ours": "penstock", "peer": "others", "ceiling": "the drive's ceiling (fio and alike)"}
 TEXT = 12  # points, for all but titles: charts are shown at two thirds of their size
-PANELS = (COLD_LOAD, WARM_LOAD, SAVE)
-BACKGROUND_PANELS = (BLOCKED, TRAINING)
+PANELS = races("cold", "warm", "save")
+BACKGROUND_PANELS = races("async", "train")
 # A chart each: its name, its title, and a panel for each race.
 SETS: dict[str, tuple[str, tuple[Race, ...]]] = {
     "race": ("A model of bf16 in safetensors", PANELS),
-    "race-states": ("The same, into used memory and half cached", (COLD_REUSED, HALF_LOAD)),
+    "race-states": ("The same, into used memory and half cached", races("cold-reused", "half")),
     "race-shapes-gib": ("Other shapes", tuple(race for race in SHAPE_RACES if race.unit == "GiB/s")),
     "race-shapes-ms": ("Small models (less is better)", tuple(race for race in SHAPE_RACES if race.unit == "ms")),
     "race-flashpack": ("FlashPack", FLASHPACK_RACES[:3]),
-    "race-torch": ("Files of torch.save", (TORCH_SAVE, TORCH_COLD, TORCH_WARM, TORCH_MANY)),
+    "race-torch": ("Files of torch.save", races("torch-save", "torch-cold", "torch-warm", "torch-many")),
+    "flashpack-state-dict": ("A state dict into a model (less is better)", races("state-dict", "state-dict-cold")),
+    "flashpack-models": ("A model saved, and loaded into an empty one", races("model-load", "model-save")),
     "race-background": ("Saving while training (less is better)", BACKGROUND_PANELS),
 }
 
@@ -98,11 +85,11 @@ def save(
     return paths
 
 
-def _figure(summaries: list[Summary], title: str, theme: Theme, races: tuple[Race, ...]) -> Any:
+def _figure(summaries: list[Summary], title: str, theme: Theme, shown_races: tuple[Race, ...]) -> Any:
     from matplotlib.figure import Figure
     from matplotlib.patches import Patch
 
-    panels = [(race, best_first(summaries, race.key)) for race in races]
+    panels = [(race, best_first(summaries, race.key)) for race in shown_races]
     panels = [(race, chosen) for race, chosen in panels if chosen]
     heights = [len(chosen) + 1.4 for _, chosen in panels]
     figure = Figure(figsize=(11, 0.42 * sum(heights) + 1.2), layout="constrained")
@@ -112,7 +99,7 @@ def _figure(summaries: list[Summary], title: str, theme: Theme, races: tuple[Rac
         _panel(axis, race, chosen, theme)
     shown = {summary.case.role for _, chosen in panels for summary in chosen}
     roles = [role for role in LEGEND if role in shown]
-    labels = LEGEND if races != BACKGROUND_PANELS else {**LEGEND, "ceiling": "the least it takes"}
+    labels = LEGEND if shown_races != BACKGROUND_PANELS else {**LEGEND, "ceiling": "the least it takes"}
     handles = [Patch(color=theme.colours[role], label=labels[role]) for role in roles]
     figure.suptitle(title, color=theme.text, fontsize=14, fontweight="bold")
     figure.legend(

@@ -10,7 +10,7 @@ import pickle
 import struct
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 LEGACY_MAGIC, LEGACY_VERSION = 0x1950A86A20F9469CFC6C, 1001
@@ -38,11 +38,6 @@ SMALL = Tuning(block_mib=8, queue_depth=8, threads=1, overlap_events=False, buff
 LARGE = Tuning(block_mib=16, queue_depth=64, threads=4, overlap_events=True, buffer_mb=256)
 
 
-def tuning_for(buffer_mb: int) -> Tuning:
-    """The one whose staging memory is of this size, or the smaller one with it."""
-    return LARGE if buffer_mb >= LARGE.buffer_mb else replace(SMALL, buffer_mb=buffer_mb)
-
-
 def load_operators() -> None:
     """Builds or loads what is compiled; raises where that can't be done."""
     os.environ.setdefault("DS_ACCELERATOR", "cpu")
@@ -60,7 +55,7 @@ def load_operators() -> None:
     UtilsBuilder().load(verbose=False)
 
 
-def make_writer(path: str, tuning: Tuning, double_buffer: bool = True) -> Callable[[], Any]:
+def make_writer(path: str, tuning: Tuning) -> Callable[[], Any]:
     """Prepares the handle and the memory, and tries them; the function returned opens a FastFileWriter."""
     load_operators()
     import torch
@@ -79,7 +74,7 @@ def make_writer(path: str, tuning: Tuning, double_buffer: bool = True) -> Callab
         )
     )
     buffer = handle.new_cpu_locked_tensor(tuning.buffer_mb << 20, torch.empty(0, dtype=torch.uint8))
-    config = FastFileWriterConfig(dnvme_handle=handle, pinned_tensor=buffer, double_buffer=double_buffer)
+    config = FastFileWriterConfig(dnvme_handle=handle, pinned_tensor=buffer, double_buffer=True)
     trial = FastFileWriter(file_path=path, config=config)
     torch.save(torch.zeros(1 << 20), trial)  # what a first save does once is not what is measured
     trial.close()

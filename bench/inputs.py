@@ -14,6 +14,7 @@ FILES = {
     "many-torch": "many-torch.safetensors",
     "tiny": "tiny.safetensors",
     "mib": "one-mib.safetensors",
+    "gpt2": "gpt2.safetensors",
 }
 SIZED = {"model": "model", "moe": "moe", "one": "one", "shards": "shards"}
 COPIES = 5  # room for the model in its other formats, and for one that is saved
@@ -30,6 +31,7 @@ def tensors_of(key: str, gib: float) -> list[model.Tensor]:
         "many-torch": lambda: model.many_small(20_000),
         "tiny": model.tiny,
         "mib": model.one_mib,
+        "gpt2": model.gpt2,
     }
     return makers[key]()
 

@@ -111,8 +111,10 @@ def tiny() -> list[Tensor]:
     return [("layer.weight", "F32", [64, 32]), ("layer.bias", "F32", [64]), ("scale", "F32", [16])]
 
 
-def gpt2_shapes(width: int, layers: int, vocabulary: int = 50257, positions: int = 1024) -> dict[str, list[int]]:
-    shapes = {"wte.weight": [vocabulary, width], "wpe.weight": [positions, width]}
+def gpt2() -> list[Tensor]:
+    """The tensors of GPT-2, the smallest: 148, of 0.46 GiB."""
+    width, layers = 768, 12
+    shapes = {"wte.weight": [50257, width], "wpe.weight": [1024, width]}
     shapes |= {f"ln_f.{part}": [width] for part in ("weight", "bias")}
     for layer in range(layers):
         for name, rows, columns in (
@@ -124,12 +126,7 @@ def gpt2_shapes(width: int, layers: int, vocabulary: int = 50257, positions: int
             shapes[f"h.{layer}.{name}.weight"] = [rows, columns]
             shapes[f"h.{layer}.{name}.bias"] = [columns]
         shapes |= {f"h.{layer}.{norm}.{part}": [width] for norm in ("ln_1", "ln_2") for part in ("weight", "bias")}
-    return shapes
-
-
-def gpt2() -> list[Tensor]:
-    """The tensors of GPT-2, the smallest: 148, of 0.46 GiB."""
-    return [(name, "F32", shape) for name, shape in sorted(gpt2_shapes(width=768, layers=12).items())]
+    return [(name, "F32", shape) for name, shape in sorted(shapes.items())]
 
 
 def tensor_nbytes(tensor: Tensor) -> int:

@@ -8,7 +8,6 @@ EVERYWHERE = {
     "fastsafetensors with GPUDirect Storage": "needs an NVIDIA GPU; its CPU path is raced",
     "FastPersist with GPUDirect Storage": "needs an NVIDIA GPU; its CPU path is raced",
     "runai-model-streamer, saving": "it only reads",
-    "fio with RWF_DONTCACHE": "Debian 12's fio has no option for it; dontcache_bench of bench/native does the same",
 }
 
 

@@ -9,7 +9,7 @@ import document
 import growth_chart
 from run_results import Results
 
-FORMS = ((charts.LIGHT, charts.DARK), (".png", ".svg"))
+FORMS = ((charts.LIGHT, charts.DARK), (".svg",))
 
 
 def write(measured: Results, chart_directory: Path | None, document_file: Path | None) -> None:

@@ -98,102 +98,70 @@ TORCH_SAVED, LEGACY_SAVED = "torch-save: penstock.save", "torch-save: penstock.s
 TORCH_LOADED, LEGACY_LOADED = "torch-cold: penstock.load", "torch-cold: penstock.load legacy"
 TORCH_FIO = "torch-save: fio direct write"
 MEMCPY, STILL = "async: memcpy, one core", "train: no checkpoint"
+TORCH_MAPPED, TORCH_MANY = "torch-warm: penstock.load, mmap", "torch-many: penstock.load"
+SMALL_FILE = "tiny-save: write, fsync, rename"
 TINY_SAVED, TINY_LOADED = "tiny-save: penstock pack_to_file", "tiny-load: penstock assign_from_file"
+
+
+def at_least(text: str, ours: str, other: str, limit: float) -> Promise:
+    """A speed over another's."""
+    return Promise(text, (ours, other), speed, limit)
+
+
+def at_most(text: str, cases: tuple[str, ...], measure: Callable[..., float], limit: float) -> Promise:
+    return Promise(text, cases, measure, limit, at_least=False)
+
+
+def over_best(text: str, ours: str, limit: float, races: tuple[str, ...] = (), named: str = "") -> Promise:
+    """A speed over that of the best peer: of our race, unless others are named."""
+    return Promise(text, (ours,), speed_over_best, limit, against=races or (ours.split(":")[0],), named=named)
 
 
 def torch_save_promises(what: str, saved: str) -> tuple[Promise, ...]:
     return (
-        Promise(f"{what} save: speed over torch.save + fsync", (saved, "torch-save: torch.save + fsync"), speed, 4.0),
-        Promise(
-            f"{what} save: speed over FastPersist's best legacy",
-            (saved,),
-            speed_over_best,
-            1.4,
-            against=("torch-save",),
-            named="FastPersist legacy",
-        ),
-        Promise(f"{what} save: speed over fio", (saved, TORCH_FIO), speed, 1.1),
-        Promise(f"{what} save: processor seconds per GiB", (saved,), cpu_per_gib, 0.3, at_least=False),
-        Promise(f"{what} save: memory beyond the payload, MiB", (saved,), memory_while_saving, 64, at_least=False),
+        at_least(f"{what} save: speed over torch.save + fsync", saved, "torch-save: torch.save + fsync", 4.0),
+        over_best(f"{what} save: speed over FastPersist's best legacy", saved, 1.4, named="FastPersist legacy"),
+        at_least(f"{what} save: speed over fio", saved, TORCH_FIO, 1.1),
+        at_most(f"{what} save: processor seconds per GiB", (saved,), cpu_per_gib, 0.3),
+        at_most(f"{what} save: memory beyond the payload, MiB", (saved,), memory_while_saving, 64),
     )
 
 
 PROMISES = (
-    Promise("cold load: speed over fio", (COLD, FIO_READ), speed, 1.1),
-    Promise("cold load: speed over fastsafetensors", (COLD, FAST), speed, 1.2),
-    Promise("cold load: processor time over fastsafetensors", (COLD, FAST), cpu, 1.0, at_least=False),
-    Promise("cold load: speed over safetensors", (COLD, "cold: safetensors load_file"), speed, 2.0),
-    Promise("cold load: memory above the payload, MiB", (COLD,), memory_above_payload, 64, at_least=False),
-    Promise("cold load: page cache left behind, MiB", (COLD,), cache_left, 1, at_least=False),
-    Promise("cold load, reused memory: speed over fio", (REUSED, FIO_READ), speed, 1.1),
-    Promise(
-        "cold load, reused memory: processor time over fastsafetensors", (REUSED, FAST), cpu, 1 / 3, at_least=False
-    ),
-    Promise("warm load: speed over safetensors' mmap", (WARM, "warm: safetensors load_file"), speed, 0.9),
-    Promise("warm load, copied: speed over fastsafetensors", (COPIED, "warm: fastsafetensors"), speed, 1.5),
-    Promise("warm load, copied: the same, buffered", (COPIED, "warm: fastsafetensors, buffered"), speed, 1.5),
-    Promise("save: speed over fio", (SAVED, "save: fio direct write"), speed, 1.1),
-    Promise("save: speed over safetensors + fsync", (SAVED, "save: safetensors save_file + fsync"), speed, 2.5),
-    Promise("save: processor seconds per GiB", (SAVED,), cpu_per_gib, 0.3, at_least=False),
-    Promise(
-        "open 100,000 tensors: speed over safetensors",
-        ("open: penstock.open", "open: safetensors safe_open"),
-        speed,
-        2.0,
-    ),
-    Promise("import penstock, ms", ("import: import penstock",), milliseconds, 50, at_least=False),
-    Promise("pack: speed over flashpack + fsync", (PACKED, "pack: flashpack pack_to_file + fsync"), speed, 2.5),
-    Promise("pack: memory beyond the payload, MiB", (PACKED,), memory_while_saving, 64, at_least=False),
-    Promise("cold assign: speed over flashpack", (ASSIGNED, "assign: flashpack assign_from_file"), speed, 1.5),
-    Promise("cold assign: the same, parallel reader", (ASSIGNED, "assign: flashpack, parallel reader"), speed, 1.2),
-    Promise(
-        "warm assign: speed over flashpack's mmap", (MAPPED, "assign-warm: flashpack assign_from_file"), speed, 1.0
-    ),
-    Promise(
-        "save of three tensors: time over one small file's",
-        (TINY_SAVED, "tiny-save: write, fsync, rename"),
-        time_over,
-        1.2,
-        at_least=False,
-    ),
-    Promise("load of three tensors, ms", (TINY_LOADED,), milliseconds, 1.0, at_least=False),
+    at_least("cold load: speed over fio", COLD, FIO_READ, 1.1),
+    at_least("cold load: speed over fastsafetensors", COLD, FAST, 1.2),
+    at_most("cold load: processor time over fastsafetensors", (COLD, FAST), cpu, 1.0),
+    at_least("cold load: speed over safetensors", COLD, "cold: safetensors load_file", 2.0),
+    at_most("cold load: memory above the payload, MiB", (COLD,), memory_above_payload, 64),
+    at_most("cold load: page cache left behind, MiB", (COLD,), cache_left, 1),
+    at_least("cold load, reused memory: speed over fio", REUSED, FIO_READ, 1.1),
+    at_most("cold load, reused memory: processor time over fastsafetensors", (REUSED, FAST), cpu, 1 / 3),
+    at_least("warm load: speed over safetensors' mmap", WARM, "warm: safetensors load_file", 0.9),
+    at_least("warm load, copied: speed over fastsafetensors", COPIED, "warm: fastsafetensors", 1.5),
+    at_least("warm load, copied: the same, buffered", COPIED, "warm: fastsafetensors, buffered", 1.5),
+    at_least("save: speed over fio", SAVED, "save: fio direct write", 1.1),
+    at_least("save: speed over safetensors + fsync", SAVED, "save: safetensors save_file + fsync", 2.5),
+    at_most("save: processor seconds per GiB", (SAVED,), cpu_per_gib, 0.3),
+    at_least("open 100,000 tensors: speed over safetensors", "open: penstock.open", "open: safetensors safe_open", 2.0),
+    at_most("import penstock, ms", ("import: import penstock",), milliseconds, 50),
+    at_least("pack: speed over flashpack + fsync", PACKED, "pack: flashpack pack_to_file + fsync", 2.5),
+    at_most("pack: memory beyond the payload, MiB", (PACKED,), memory_while_saving, 64),
+    at_least("cold assign: speed over flashpack", ASSIGNED, "assign: flashpack assign_from_file", 1.5),
+    at_least("cold assign: the same, parallel reader", ASSIGNED, "assign: flashpack, parallel reader", 1.2),
+    at_least("warm assign: speed over flashpack's mmap", MAPPED, "assign-warm: flashpack assign_from_file", 1.0),
+    at_most("save of three tensors: time over one small file's", (TINY_SAVED, SMALL_FILE), time_over, 1.2),
+    at_most("load of three tensors, ms", (TINY_LOADED,), milliseconds, 1.0),
     *torch_save_promises("torch zip", TORCH_SAVED),
     *torch_save_promises("torch legacy", LEGACY_SAVED),
-    Promise("cold torch load: speed over torch.load", (TORCH_LOADED, "torch-cold: torch.load"), speed, 2.0),
-    Promise("cold torch load: speed over fio", (TORCH_LOADED, "torch-cold: fio direct read"), speed, 1.1),
-    Promise(
-        "cold torch legacy load: speed over torch.load", (LEGACY_LOADED, "torch-cold: torch.load legacy"), speed, 2.0
-    ),
-    Promise("cold torch legacy load: speed over fio", (LEGACY_LOADED, "torch-cold: fio direct read"), speed, 1.1),
-    Promise(
-        "warm torch load: speed over torch.load's mmap",
-        ("torch-warm: penstock.load", "torch-warm: torch.load, mmap"),
-        speed,
-        1.0,
-    ),
-    Promise(
-        "20,000 tiny tensors: speed over torch.load",
-        ("torch-many: penstock.load", "torch-many: torch.load"),
-        speed,
-        4.0,
-    ),
-    Promise(
-        "save_async: caller blocked, over one memcpy",
-        ("async: penstock.save_async", MEMCPY),
-        time_over,
-        1.1,
-        at_least=False,
-    ),
-    Promise(
-        "training that saves every time: time over none",
-        ("train: penstock.save_async", STILL),
-        time_over,
-        1.1,
-        at_least=False,
-    ),
-    Promise(
-        "the same, with a snapshot", ("train: penstock.save_async, snapshot", STILL), time_over, 1.1, at_least=False
-    ),
+    at_least("cold torch load: speed over torch.load", TORCH_LOADED, "torch-cold: torch.load", 2.0),
+    at_least("cold torch load: speed over fio", TORCH_LOADED, "torch-cold: fio direct read", 1.1),
+    at_least("cold torch legacy load: speed over torch.load", LEGACY_LOADED, "torch-cold: torch.load legacy", 2.0),
+    at_least("cold torch legacy load: speed over fio", LEGACY_LOADED, "torch-cold: fio direct read", 1.1),
+    at_least("warm torch load: speed over torch.load's mmap", TORCH_MAPPED, "torch-warm: torch.load, mmap", 1.0),
+    at_least("20,000 tiny tensors: speed over torch.load", TORCH_MANY, "torch-many: torch.load", 4.0),
+    at_most("save_async: caller blocked, over one memcpy", ("async: penstock.save_async", MEMCPY), time_over, 1.1),
+    at_most("training that saves every time: time over none", ("train: penstock.save_async", STILL), time_over, 1.1),
+    at_most("the same, with a snapshot", ("train: penstock.save_async, snapshot", STILL), time_over, 1.1),
 )
 
 ZIP_SAVERS = r"^torch\.save (\+|without)|zip"
@@ -202,33 +170,11 @@ COLD_RACES = ("cold", "assign", "torch-cold")
 
 
 def cold_promises(what: str, ours: str, against: tuple[str, ...]) -> tuple[Promise, ...]:
+    near_peers = f"{what}: processor time over that of peers within 2x"
     return (
-        Promise(f"{what}: speed over fio", (ours, FIO_READ), speed, 1.2),
-        Promise(f"{what}: speed over the best peer in any format", (ours,), speed_over_best, 1.25, against=against),
-        Promise(
-            f"{what}: processor time over that of peers within 2x",
-            (ours,),
-            cpu_over_near_peers,
-            1.0,
-            at_least=False,
-            against=against,
-        ),
-    )
-
-
-def save_promises(
-    what: str, ours: str, fio: str, limit: float, named: str = "", whom: str = "the best peer"
-) -> tuple[Promise, ...]:
-    race = ours.split(":")[0]
-    return (
-        Promise(f"{what}: speed over fio", (ours, fio), speed, 1.2),
-        Promise(f"{what}: speed over {whom}", (ours,), speed_over_best, limit, against=(race,), named=named),
-    )
-
-
-def shape_promise(what: str, race: str, limit: float) -> Promise:
-    return Promise(
-        f"{what}: speed over the best peer", (f"{race}: penstock.load",), speed_over_best, limit, against=(race,)
+        at_least(f"{what}: speed over fio", ours, FIO_READ, 1.2),
+        over_best(f"{what}: speed over the best peer in any format", ours, 1.25, against),
+        Promise(near_peers, (ours,), cpu_over_near_peers, 1.0, at_least=False, against=against),
     )
 
 
@@ -236,23 +182,27 @@ def shape_promise(what: str, race: str, limit: float) -> Promise:
 FIELD_PROMISES = (
     *cold_promises("cold load, fresh memory", COLD, COLD_RACES),
     *cold_promises("cold load, reused memory", REUSED, ("cold-reused", *COLD_RACES)),
-    Promise("warm load: speed over the first", (WARM,), speed_over_best, 0.95, against=("warm",)),
-    shape_promise("half-resident load", "half", 1.2),
-    *save_promises("safetensors save", SAVED, "save: fio direct write", 2.0),
-    *save_promises("safetensors save", SAVED, "save: fio direct write", 2.5, "DCP", "torch DCP")[1:],
-    *save_promises("FlashPack save", PACKED, "pack: fio direct write", 2.0),
-    Promise("FlashPack save: processor seconds per GiB", (PACKED,), cpu_per_gib, 0.3, at_least=False),
-    *save_promises("torch legacy save", LEGACY_SAVED, TORCH_FIO, 1.3, "FastPersist legacy", "FastPersist's legacy"),
-    *save_promises("torch zip save", TORCH_SAVED, TORCH_FIO, 3.0, ZIP_SAVERS, "the best other zip"),
-    shape_promise("mixture of experts, cold", "moe-cold", 2.0),
-    shape_promise("mixture of experts, warm", "moe-warm", 2.0),
-    shape_promise("20,000 tiny tensors, cold", "20k-cold", 2.0),
-    shape_promise("20,000 tiny tensors, warm", "20k-warm", 2.0),
-    Promise("a model of 1 MiB, ms", ("1mib-warm: penstock.load",), milliseconds, 1.0, at_least=False),
-    shape_promise("a model of 1 MiB", "1mib-warm", 1.0),
-    Promise("cold load: C++ and Python apart, percent", (COLD, "cold: penstock C++"), difference, 5, at_least=False),
-    Promise("warm load: C++ and Python apart, percent", (WARM, "warm: penstock C++"), difference, 5, at_least=False),
-    Promise("save: C++ and Python apart, percent", (SAVED, "save: penstock C++"), difference, 5, at_least=False),
+    over_best("warm load: speed over the first", WARM, 0.95),
+    over_best("half-resident load: speed over the best peer", "half: penstock.load", 1.2),
+    at_least("safetensors save: speed over fio", SAVED, "save: fio direct write", 1.2),
+    over_best("safetensors save: speed over the best peer", SAVED, 2.0),
+    over_best("safetensors save: speed over torch DCP", SAVED, 2.5, named="DCP"),
+    at_least("FlashPack save: speed over fio", PACKED, "pack: fio direct write", 1.2),
+    over_best("FlashPack save: speed over the best peer", PACKED, 2.0),
+    at_most("FlashPack save: processor seconds per GiB", (PACKED,), cpu_per_gib, 0.3),
+    at_least("torch legacy save: speed over fio", LEGACY_SAVED, TORCH_FIO, 1.2),
+    over_best("torch legacy save: speed over FastPersist's legacy", LEGACY_SAVED, 1.3, named="FastPersist legacy"),
+    at_least("torch zip save: speed over fio", TORCH_SAVED, TORCH_FIO, 1.2),
+    over_best("torch zip save: speed over the best other zip", TORCH_SAVED, 3.0, named=ZIP_SAVERS),
+    over_best("mixture of experts, cold: speed over the best peer", "moe-cold: penstock.load", 2.0),
+    over_best("mixture of experts, warm: speed over the best peer", "moe-warm: penstock.load", 2.0),
+    over_best("20,000 tiny tensors, cold: speed over the best peer", "20k-cold: penstock.load", 2.0),
+    over_best("20,000 tiny tensors, warm: speed over the best peer", "20k-warm: penstock.load", 2.0),
+    at_most("a model of 1 MiB, ms", ("1mib-warm: penstock.load",), milliseconds, 1.0),
+    over_best("a model of 1 MiB: speed over the best peer", "1mib-warm: penstock.load", 1.0),
+    at_most("cold load: C++ and Python apart, percent", (COLD, "cold: penstock C++"), difference, 5),
+    at_most("warm load: C++ and Python apart, percent", (WARM, "warm: penstock C++"), difference, 5),
+    at_most("save: C++ and Python apart, percent", (SAVED, "save: penstock C++"), difference, 5),
 )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -17,10 +16,9 @@ import growth
 import inputs
 import machine
 import present
-import programs
 import report
 import run_results
-from cases import GROUPS, RACES, Case, all_cases
+from cases import EXTRA_GROUPS, GROUPS, RACES, Case, all_cases
 from runner import MEMORY_AT_HAND, MEMORY_REST_SECONDS, MeasurementError, Series, Setting, find_peer_python, run_rounds
 
 BENCH = Path(__file__).resolve().parent
@@ -42,12 +40,15 @@ QUICK = (
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
-    names = ",".join([*GROUPS, GROWTH])
+    names = ",".join([*GROUPS, GROWTH, *EXTRA_GROUPS])
     keys = ",".join(race.key for race in RACES)
     parser.add_argument("--quick", action="store_true", help="a few cases, half a GiB, three rounds: two minutes")
     parser.add_argument("--size", type=float, metavar="GIB", help="size of the model (default: 2)")
     parser.add_argument(
-        "--races", default="", metavar="NAMES", help=f"groups ({names}) and races ({keys}); default: all"
+        "--races",
+        default="",
+        metavar="NAMES",
+        help=f"groups ({names}) and races ({keys}); default: all but {','.join(EXTRA_GROUPS)}",
     )
     parser.add_argument(
         "--only", default="", metavar="REGEX", help="only cases that match, as in 'cold: penstock.load'"
@@ -64,12 +65,6 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--document", type=Path, metavar="FILE", help="write the tables between the markers of this Markdown file"
     )
-    add_setting_arguments(parser)
-    return parser.parse_args()
-
-
-def add_setting_arguments(parser: argparse.ArgumentParser) -> None:
-    """Where and with what, for every program that measures."""
     parser.add_argument("--rounds", type=int, help="measurements per case, twice as many cold loads (default: 5)")
     parser.add_argument(
         "--directory", type=Path, default=ROOT / "results" / "data", help="where the files are (default: %(default)s)"
@@ -91,15 +86,13 @@ def add_setting_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--seed", type=int, default=time.time_ns() % 1_000_000, help="of the random order")
     parser.add_argument(
-        "--chart", type=Path, metavar="DIR", help="draw charts for light and dark pages, .png and .svg, there"
+        "--chart", type=Path, metavar="DIR", help="draw charts for light and dark pages, as .svg, there"
     )
     parser.add_argument("--python", default=sys.executable, help="that has penstock (default: this one)")
     parser.add_argument(
         "--peer-python", default=find_peer_python(ROOT), help="that has the others (default: .venv-bench)"
     )
-    parser.add_argument(
-        "--programs", type=Path, default=programs.folder(), help="of bench/native (default: %(default)s)"
-    )
+    return parser.parse_args()
 
 
 def without_those_that_cannot_run(
@@ -124,7 +117,8 @@ def without_those_that_cannot_run(
 def chosen_races(arguments: argparse.Namespace) -> list[str]:
     """The keys of races that were asked for, with GROWTH if that was; groups stand for theirs."""
     known = {race.key: [race.key] for race in RACES} | {GROWTH: [GROWTH]}
-    known |= {name: [race.key for race in races] for name, races in GROUPS.items()}
+    known |= {name: [race.key for race in races] for name, races in (GROUPS | EXTRA_GROUPS).items()}
+    known |= {race.key: [race.key] for races in EXTRA_GROUPS.values() for race in races}
     names = arguments.races.split(",") if arguments.races else [*GROUPS, GROWTH]
     for name in names:
         if name not in known:
@@ -138,7 +132,7 @@ def choose_cases(arguments: argparse.Namespace) -> list[Case]:
         case
         for case in all_cases()
         if case.race.key in races
-        and (arguments.all or case.runs_by_default or arguments.only)
+        and (arguments.all or case.in_default_race or arguments.only)
         and re.search(arguments.only, case.key)
     ]
     if arguments.quick and not (arguments.races or arguments.only):
@@ -265,7 +259,6 @@ def measure(arguments: argparse.Namespace, cases: list[Case]) -> run_results.Res
     rounds = arguments.rounds or (3 if arguments.quick else 5)
     gib = arguments.size or (0.5 if arguments.quick else 2.0)
     arguments.directory.mkdir(parents=True, exist_ok=True)
-    os.environ[programs.VARIABLE] = str(arguments.programs.resolve())
     cases, left_out = without_those_that_cannot_run(cases, arguments)
     setting = prepare(cases, arguments, gib)
     measured = run_results.Results(describe(setting, arguments, rounds), left_out=left_out)

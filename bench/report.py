@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import growth
 import not_raced
-from cases import GROWTH_RACES, RACES
+from cases import COMPARISONS, GROWTH_RACES, RACES
 from model import GIB
 from promises import judge
 from run_results import Results
@@ -166,7 +166,7 @@ def not_raced_table(left_out: dict[str, str]) -> Table:
 
 def show(results: Results) -> None:
     summaries = results.summaries
-    for race in RACES:
+    for race in (*RACES, *COMPARISONS):
         table = race_table(summaries, race.key)
         if table:
             table.show()

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from cases import RACES, Case
+from cases import COMPARISONS, RACES, Case
 from model import GIB
 from runner import Series
 
@@ -77,7 +77,7 @@ def best_with_role(summaries: list[Summary], race_key: str, role: str) -> Summar
 def not_first(summaries: list[Summary]) -> list[tuple[Summary, Summary, float]]:
     """Every race that a peer won: our best, the winner, and what share of its speed ours has."""
     found = []
-    for key in (race.key for race in RACES):
+    for key in (race.key for race in (*RACES, *COMPARISONS)):
         ours, peer = best_with_role(summaries, key, "ours"), best_with_role(summaries, key, "peer")
         if ours and peer and ours.speed_over(peer) < 1:
             found.append((ours, peer, ours.speed_over(peer)))

@@ -32,7 +32,7 @@ def touch_every_page(tensors: dict[str, Any]) -> int:
 
 def _load_touch() -> Any:
     """The native form of the above, where bench/native has been built."""
-    library = programs.folder() / "libtouch.so"
+    library = programs.FOLDER / "libtouch.so"
     if not library.exists():
         return None
     touch = ctypes.CDLL(str(library)).touch_every_page

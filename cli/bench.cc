@@ -5,6 +5,7 @@
 #include <filesystem>
 
 #include "bench_rounds.h"
+#include "bench_settings.h"
 #include "checkpoint.h"
 #include "command.h"
 #include "interrupt.h"
@@ -26,6 +27,7 @@ constexpr const char* kFooter =
     "  penstock bench model.safetensors      your own file; saves go to a temporary directory beside it\n"
     "  penstock bench model/                 your own shards, in any format\n"
     "  penstock bench --format torch         a PyTorch checkpoint instead of safetensors\n"
+    "  penstock bench --dir /data --settings is another block size, depth or number of threads faster there?\n"
     "\n"
     "The drive's read and write rates are direct transfers that move the bytes and do nothing else. 1.00x is as fast "
     "as that.\n"
@@ -43,10 +45,14 @@ struct Options {
   std::string format = "safetensors";  // of the temporary model
   std::uint64_t size = 0;              // 0: not said
   std::optional<unsigned> rounds;
+  bool settings = false;
 
   bool own_file() const { return !path.empty(); }
   // Of the model that is made, or that is measured of the user's own.
-  std::uint64_t most_bytes() const { return size > 0 ? size : own_file() ? 4 * kGiB : kGiB; }
+  std::uint64_t most_bytes() const {
+    if (size > 0) return size;
+    return settings ? 256 * kMiB : own_file() ? 4 * kGiB : kGiB;
+  }
 };
 
 struct StepText {
@@ -229,6 +235,19 @@ Measured run_rounds(const Reader& reader, const ScratchDirectory* scratch, const
   return measured;
 }
 
+SettingsTask settings_task(const Reader& reader, const ScratchDirectory* scratch, const Options& options) {
+  const auto& files = reader.files();
+  const FileInfo& largest = *std::max_element(files.begin(), files.end(),
+                                              [](const FileInfo& a, const FileInfo& b) { return a.size < b.size; });
+  SettingsTask task;
+  task.name = options.own_file() ? options.path : "temporary model";
+  task.file = largest.path;
+  task.bytes = std::min(largest.size, options.most_bytes());
+  if (scratch != nullptr) task.scratch = scratch->path();
+  task.rounds = options.rounds;
+  return task;
+}
+
 int run(Console& console, const Options& options) {
   const bool own_file = options.own_file();
   std::optional<Reader> reader;
@@ -242,6 +261,12 @@ int run(Console& console, const Options& options) {
     const std::filesystem::path model = scratch->path() / ("model." + options.format);
     make_model(model, options.format, nbytes, bar.function());
     reader.emplace(model);
+  }
+  if (options.settings) {
+    SettingsTask task = settings_task(*reader, scratch.get(), options);
+    if (!why_no_save.empty()) task.notes.push_back(why_no_save);
+    run_settings(console, task, bar);
+    return kSuccess;
   }
   bar.set_label("measuring");
   const Measured measured = run_rounds(*reader, scratch.get(), options, bar);
@@ -270,6 +295,8 @@ void add_bench(CLI::App& app, Action& action) {
   command->add_option("--rounds", options->rounds, "How often to measure (3, as far as a minute allows)")
       ->type_name("N")
       ->check(CLI::Range(1, 1000));
+  command->add_flag("--settings", options->settings,
+                    "The drive's speed over block size, depth and threads, and what to set if that is faster");
   command->callback([options, &action] { action = [options](Console& console) { return run(console, *options); }; });
 }
 

@@ -49,7 +49,6 @@ void add_ls(CLI::App& app, Action& action);
 void add_convert(CLI::App& app, Action& action);
 void add_verify(CLI::App& app, Action& action);
 void add_bench(CLI::App& app, Action& action);
-void add_tune(CLI::App& app, Action& action);
 void add_doctor(CLI::App& app, Action& action);
 
 // An option that takes a size such as 5GB or 64MiB.

@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <new>
+#include <string_view>
 
 #include "command.h"
 #include "help.h"
@@ -72,7 +73,6 @@ void describe(CLI::App& app, Console& console, Action& action) {
   add_convert(app, action);
   add_verify(app, action);
   add_bench(app, action);
-  add_tune(app, action);
   add_doctor(app, action);
   for (CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; }))
     add_common_options(*command, console);
@@ -145,6 +145,10 @@ int parse_and_run(int argument_count, char** arguments) {
     Output errors(2);
     errors.write(app.help());
     errors.flush();
+    return kUsage;
+  }
+  if (std::string_view(arguments[1]) == "tune") {  // a command of version 0.1
+    console.complain("tune is part of bench now: penstock bench --settings --dir DIR (see penstock bench --help)");
     return kUsage;
   }
   try {

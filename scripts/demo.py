@@ -217,7 +217,7 @@ def draw(screen: Screen, summaries: list[Summary], expected: model.Expected) -> 
 
 def say_what_is_next(screen: Screen) -> None:
     screen.title("Next")
-    screen.say("  .venv/bin/penstock --help         the native command: ls, convert, verify, bench, tune, doctor")
+    screen.say("  .venv/bin/penstock --help         the native command: ls, convert, verify, bench, doctor")
     screen.say("  .venv/bin/penstock ls FILE        what is in a checkpoint of yours")
     screen.say("  README.md                         twenty lines of Python, C++ and shell")
     screen.say("  make test, make bench             every test; the full race with its peers")

@@ -13,14 +13,12 @@ from typing import Any
 
 FAMILIES = (
     "fio",
-    "dontcache_cases",
     "drive_cases",
     "safetensors_cases",
     "fastsafetensors_cases",
     "runai_cases",
     "tensorizer_cases",
     "distributed_checkpoint_cases",
-    "torch_cases",
     "flashpack_cases",
     "comparison_cases",
     "tiny_cases",
@@ -29,7 +27,6 @@ FAMILIES = (
     "background_cases",
     "training_cases",
     "penstock_cases",
-    "drop_in_cases",
     "native_cases",
 )
 COLD, WARM, HALF = "cold", "warm", "half"  # what the page cache holds of the input when the clock starts
@@ -123,12 +120,19 @@ GROW_SAVE_COUNT = Race("durable save", "grow-save-count", COLD, input="grown", s
 GROW_LOADS, GROW_SAVES = (GROW_LOAD, GROW_LOAD_COUNT), (GROW_SAVE, GROW_SAVE_COUNT)
 GROWTH_RACES = (*GROW_LOADS, *GROW_SAVES)
 
-# The two comparisons that FlashPack publishes; flashpack_compare.py runs them.
+# The two comparisons that FlashPack publishes: run when they are asked for.
 STATE_DICT = Race("GPT-2's weights into a model, warm", "state-dict", WARM, input="gpt2", unit="ms")
 STATE_DICT_COLD = Race("GPT-2's weights into a model, cold", "state-dict-cold", COLD, input="gpt2", unit="ms")
 MODEL_LOAD = Race("cold load into an empty model", "model-load", COLD)
 MODEL_SAVE = Race("durable save of a model", "model-save", COLD, saves=True)
 COMPARISONS = (STATE_DICT, STATE_DICT_COLD, MODEL_LOAD, MODEL_SAVE)
+EXTRA_GROUPS = {"comparisons": COMPARISONS}
+
+
+def races(*keys: str) -> tuple[Race, ...]:
+    """Those with these keys, in this order."""
+    known = {race.key: race for race in (*RACES, *GROWTH_RACES, *COMPARISONS)}
+    return tuple(known[key] for key in keys)
 
 
 @dataclass(frozen=True)

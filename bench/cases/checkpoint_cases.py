@@ -9,7 +9,7 @@ import io
 from collections.abc import Callable
 from typing import Any
 
-from cases import TORCH_COLD, TORCH_MANY, TORCH_SAVE, TORCH_WARM, Case, Start, Task
+from cases import COLD_LOAD, SAVE, TORCH_COLD, TORCH_MANY, TORCH_SAVE, TORCH_WARM, WARM_LOAD, Case, Start, Task
 from cases.fio import read as fio_read
 from cases.fio import write as fio_write
 from tensors import read_into_memory, sync_file
@@ -44,35 +44,27 @@ def penstock_save(**options: Any) -> Start:
     return start
 
 
-def serialization_save(zipped: bool) -> Start:
+def serialization_save(task: Task) -> Callable[[], Any]:
     """The drop-in for torch.save."""
+    from penstock.fastpersist import serialization
 
-    def start(task: Task) -> Callable[[], Any]:
-        from penstock.fastpersist import serialization
-
-        tensors = read_into_memory(task.file)
-        return lambda: serialization.save(tensors, task.output, _use_new_zipfile_serialization=zipped)
-
-    return start
+    tensors = read_into_memory(task.file)
+    return lambda: serialization.save(tensors, task.output)
 
 
-def file_writer_save(zipped: bool) -> Start:
+def file_writer_save(task: Task) -> Callable[[], Any]:
     """torch.save itself, into our FastFileWriter."""
+    import torch
+    from penstock.fastpersist import FastFileWriter, FastFileWriterConfig
 
-    def start(task: Task) -> Callable[[], Any]:
-        import torch
-        from penstock.fastpersist import FastFileWriter, FastFileWriterConfig
+    tensors = read_into_memory(task.file)
 
-        tensors = read_into_memory(task.file)
+    def save_and_close() -> None:
+        writer = FastFileWriter(task.output, FastFileWriterConfig())
+        torch.save(tensors, writer)
+        writer.close()
 
-        def save_and_close() -> None:
-            writer = FastFileWriter(task.output, FastFileWriterConfig())
-            torch.save(tensors, writer, _use_new_zipfile_serialization=zipped)
-            writer.close()
-
-        return save_and_close
-
-    return start
+    return save_and_close
 
 
 def torch_load(**options: Any) -> Start:
@@ -111,44 +103,12 @@ SAVES = [
     Case("torch.save legacy + fsync", TORCH_SAVE, "peer", start=torch_save(zipped=False), **TORCH_OUTPUT),
     Case("penstock.save", TORCH_SAVE, "ours", start=penstock_save(), **TORCH_OUTPUT),
     Case("penstock.save legacy", TORCH_SAVE, "ours", start=penstock_save(format="torch-legacy"), **TORCH_OUTPUT),
-    Case("penstock serialization.save", TORCH_SAVE, "ours", start=serialization_save(zipped=True), **TORCH_OUTPUT),
-    Case(
-        "penstock serialization.save legacy",
-        TORCH_SAVE,
-        "ours",
-        start=serialization_save(zipped=False),
-        in_default_race=False,
-        **TORCH_OUTPUT,
-    ),
-    Case(
-        "penstock.save without CRC",
-        TORCH_SAVE,
-        "ours",
-        start=penstock_save(record_checksums=False),
-        in_default_race=False,
-        **TORCH_OUTPUT,
-    ),
-    Case(
-        "penstock.save, torch's layout",
-        TORCH_SAVE,
-        "ours",
-        start=penstock_save(record_alignment=64),
-        in_default_race=False,
-        **TORCH_OUTPUT,
-    ),
+    Case("penstock serialization.save", TORCH_SAVE, "ours", start=serialization_save, **TORCH_OUTPUT),
     Case(
         "torch.save to penstock's writer",
         TORCH_SAVE,
         "ours",
-        start=file_writer_save(zipped=True),
-        in_default_race=False,
-        **TORCH_OUTPUT,
-    ),
-    Case(
-        "torch.save legacy to penstock's writer",
-        TORCH_SAVE,
-        "ours",
-        start=file_writer_save(zipped=False),
+        start=file_writer_save,
         in_default_race=False,
         **TORCH_OUTPUT,
     ),
@@ -168,10 +128,7 @@ WARM_LOADS = [
     Case("torch.load", TORCH_WARM, "peer", start=torch_load(), **ZIP_INPUT),
     Case("torch.load, mmap", TORCH_WARM, "peer", start=torch_load(mmap=True), **ZIP_INPUT),
     Case("penstock.load", TORCH_WARM, "ours", start=penstock_load(), **ZIP_INPUT),
-    Case("penstock.load, copied", TORCH_WARM, "ours", start=penstock_load(cache="buffered"), **ZIP_INPUT),
-    Case(
-        "penstock serialization.load", TORCH_WARM, "ours", start=serialization_load, in_default_race=False, **ZIP_INPUT
-    ),
+    Case("penstock.load, mmap", TORCH_WARM, "ours", start=penstock_load(cache="mmap"), **ZIP_INPUT),
 ]
 
 TINY_LOADS = [
@@ -180,4 +137,11 @@ TINY_LOADS = [
     Case("penstock.load", TORCH_MANY, "ours", start=penstock_load(), **ZIP_INPUT),
 ]
 
-CASES = [*SAVES, *COLD_LOADS, *WARM_LOADS, *TINY_LOADS]
+# torch beside safetensors files of the same tensors: `make demo` shows it.
+BESIDE_SAFETENSORS = [
+    Case("torch.load", COLD_LOAD, "peer", start=torch_load(), in_default_race=False, **ZIP_INPUT),
+    Case("torch.load", WARM_LOAD, "peer", start=torch_load(), in_default_race=False, **ZIP_INPUT),
+    Case("torch.save + fsync", SAVE, "peer", start=torch_save(), in_default_race=False, **TORCH_OUTPUT),
+]
+
+CASES = [*BESIDE_SAFETENSORS, *SAVES, *COLD_LOADS, *WARM_LOADS, *TINY_LOADS]

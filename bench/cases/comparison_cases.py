@@ -5,20 +5,19 @@ Its own scripts download GPT-2 and others; these have tensors of the same names,
 
 from __future__ import annotations
 
-import functools
-import io
 import logging
 import os
 from collections.abc import Callable
 from typing import Any
 
 from cases import MODEL_LOAD, MODEL_SAVE, STATE_DICT, STATE_DICT_COLD, Case, Race, Start, Task
+from cases.checkpoint_cases import torch_load as load_torch_file
 from cases.flashpack_cases import assign, assign_in_parallel, pack, pack_and_sync
 from cases.flashpack_cases import library as flashpack_of
 from cases.safetensors_cases import save as save_safetensors
-from cases.torch_cases import make_input as make_torch_input
 from flashpack_file import FLASHPACK_INPUT, FLASHPACK_OUTPUT
 from tensors import empty_module, filled_module
+from torch_file import ZIP_INPUT
 
 
 def into_model(load: Callable[[Any, str], None], task: Task) -> Callable[[], Any]:
@@ -33,13 +32,8 @@ def into_model(load: Callable[[Any, str], None], task: Task) -> Callable[[], Any
 
 
 def torch_load(task: Task) -> Callable[[], Any]:
-    import torch
-
-    tiny = io.BytesIO()
-    torch.save({}, tiny)
-    tiny.seek(0)
-    torch.load(tiny, weights_only=True)  # imports modules, which are not what is measured
-    return into_model(lambda module, file: module.load_state_dict(torch.load(file, weights_only=True)), task)
+    load = load_torch_file()(task)  # which also imports what is not to be measured
+    return into_model(lambda module, _: module.load_state_dict(load()), task)
 
 
 def safetensors_load(task: Task) -> Callable[[], Any]:
@@ -79,29 +73,25 @@ def accelerate_load(task: Task) -> Callable[[], Any]:
     return load_and_list
 
 
-TORCH_INPUT: dict[str, Any] = {"input_suffix": ".pt", "make_input": make_torch_input}
-compare = functools.partial(Case, in_default_race=False)
-
-
 def state_dict_cases(race: Race) -> list[Case]:
     return [
-        compare("torch.load + load_state_dict", race, "peer", start=torch_load, **TORCH_INPUT),
-        compare("safetensors + load_state_dict", race, "peer", start=safetensors_load),
-        compare("flashpack", race, "peer", start=flashpack_assign(ours=False), **FLASHPACK_INPUT),
-        compare("flashpack, parallel", race, "peer", start=flashpack_assign(False, parallel=True), **FLASHPACK_INPUT),
-        compare("penstock.flashpack", race, "ours", start=flashpack_assign(ours=True), **FLASHPACK_INPUT),
-        compare("penstock.load_into, safetensors", race, "ours", start=penstock_load_into),
+        Case("torch.load + load_state_dict", race, "peer", start=torch_load, **ZIP_INPUT),
+        Case("safetensors + load_state_dict", race, "peer", start=safetensors_load),
+        Case("flashpack", race, "peer", start=flashpack_assign(ours=False), **FLASHPACK_INPUT),
+        Case("flashpack, parallel", race, "peer", start=flashpack_assign(False, parallel=True), **FLASHPACK_INPUT),
+        Case("penstock.flashpack", race, "ours", start=flashpack_assign(ours=True), **FLASHPACK_INPUT),
+        Case("penstock.load_into, safetensors", race, "ours", start=penstock_load_into),
     ]
 
 
 CASES = [
     *state_dict_cases(STATE_DICT),
     *state_dict_cases(STATE_DICT_COLD),
-    compare("accelerate", MODEL_LOAD, "peer", start=accelerate_load),
-    compare("flashpack", MODEL_LOAD, "peer", start=assign(ours=False), **FLASHPACK_INPUT),
-    compare("flashpack, parallel", MODEL_LOAD, "peer", start=assign_in_parallel, **FLASHPACK_INPUT),
-    compare("penstock.flashpack", MODEL_LOAD, "ours", start=assign(ours=True), **FLASHPACK_INPUT),
-    compare("safetensors + fsync", MODEL_SAVE, "peer", start=save_safetensors),
-    compare("flashpack + fsync", MODEL_SAVE, "peer", start=pack_and_sync, **FLASHPACK_OUTPUT),
-    compare("penstock.flashpack", MODEL_SAVE, "ours", start=pack, **FLASHPACK_OUTPUT),
+    Case("accelerate", MODEL_LOAD, "peer", start=accelerate_load),
+    Case("flashpack", MODEL_LOAD, "peer", start=assign(ours=False), **FLASHPACK_INPUT),
+    Case("flashpack, parallel", MODEL_LOAD, "peer", start=assign_in_parallel, **FLASHPACK_INPUT),
+    Case("penstock.flashpack", MODEL_LOAD, "ours", start=assign(ours=True), **FLASHPACK_INPUT),
+    Case("safetensors + fsync", MODEL_SAVE, "peer", start=save_safetensors),
+    Case("flashpack + fsync", MODEL_SAVE, "peer", start=pack_and_sync, **FLASHPACK_OUTPUT),
+    Case("penstock.flashpack", MODEL_SAVE, "ours", start=pack, **FLASHPACK_OUTPUT),
 ]

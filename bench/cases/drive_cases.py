@@ -9,12 +9,12 @@ from cases import COLD_LOAD, PACK, SAVE, TORCH_SAVE, Case, Task
 
 
 def read(task: Task) -> list[str]:
-    return [str(programs.folder() / "drive_bench"), "read", task.file]
+    return [str(programs.FOLDER / "drive_bench"), "read", task.file]
 
 
 def write(task: Task) -> list[str]:
     return [
-        str(programs.folder() / "drive_bench"),
+        str(programs.FOLDER / "drive_bench"),
         "write",
         os.path.dirname(task.output),
         str(os.path.getsize(task.file)),

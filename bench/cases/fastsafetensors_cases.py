@@ -7,28 +7,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from cases import (
-    COLD_LOAD,
-    COLD_REUSED,
-    GROW_LOAD,
-    GROW_LOAD_COUNT,
-    GROW_SAVES,
-    HALF_LOAD,
-    MIB_COLD,
-    MIB_WARM,
-    MOE_COLD,
-    MOE_WARM,
-    ONE_COLD,
-    ONE_WARM,
-    SAVE,
-    SHARDS_COLD,
-    SHARDS_WARM,
-    SMALL_TENSORS_COLD,
-    SMALL_TENSORS_WARM,
-    WARM_LOAD,
-    Case,
-    Task,
-)
+from cases import COLD_LOAD, COLD_REUSED, GROW_LOAD, GROW_LOAD_COUNT, GROW_SAVES, SAVE, Case, Task, races
 from cases.again import again
 from tensors import checkpoint_files, read_into_memory
 
@@ -79,8 +58,8 @@ def save(task: Task) -> Callable[[], Any]:
 
 
 SHARDS: dict[str, Any] = {"output_suffix": ".shards", "read_back": read_into_memory}
-DIRECT = (COLD_LOAD, WARM_LOAD, HALF_LOAD, SHARDS_COLD, MOE_COLD, SMALL_TENSORS_COLD, ONE_COLD, MIB_COLD)
-BUFFERED = (WARM_LOAD, HALF_LOAD, SHARDS_WARM, MOE_WARM, SMALL_TENSORS_WARM, ONE_WARM, MIB_WARM)
+DIRECT = races("cold", "warm", "half", "shards-cold", "moe-cold", "20k-cold", "one-cold", "1mib-cold")
+BUFFERED = races("warm", "half", "shards-warm", "moe-warm", "20k-warm", "one-warm", "1mib-warm")
 
 CASES = [
     *(Case("fastsafetensors", race, "peer", start=load) for race in DIRECT),

@@ -3,36 +3,19 @@
 from __future__ import annotations
 
 import programs
-from cases import (
-    ASSIGN_COLD,
-    ASSIGN_WARM,
-    COLD_LOAD,
-    COLD_REUSED,
-    HALF_LOAD,
-    MIB_WARM,
-    MOE_COLD,
-    MOE_WARM,
-    PACK,
-    SAVE,
-    SHARDS_COLD,
-    SMALL_TENSORS_WARM,
-    WARM_LOAD,
-    Case,
-    Task,
-    find_case,
-)
+from cases import ASSIGN_COLD, ASSIGN_WARM, COLD_REUSED, PACK, SAVE, WARM_LOAD, Case, Task, find_case, races
 from flashpack_file import FLASHPACK_INPUT, FLASHPACK_OUTPUT
 
 
 def load(*options: str) -> list[str]:
-    return [str(programs.folder() / "load_bench"), *options]
+    return [str(programs.FOLDER / "load_bench"), *options]
 
 
 def save(task: Task) -> list[str]:
-    return [str(programs.folder() / "save_bench"), task.file, task.output]
+    return [str(programs.FOLDER / "save_bench"), task.file, task.output]
 
 
-LOADS = (COLD_LOAD, WARM_LOAD, HALF_LOAD, SHARDS_COLD, MOE_COLD, MOE_WARM, SMALL_TENSORS_WARM, MIB_WARM)
+LOADS = races("cold", "warm", "half", "shards-cold", "moe-cold", "moe-warm", "20k-warm", "1mib-warm")
 
 
 def repeated(task: Task) -> list[str]:

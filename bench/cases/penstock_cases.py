@@ -5,18 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from cases import (
-    COLD_REUSED,
-    EVERY_LOAD,
-    GROW_LOADS,
-    GROW_SAVES,
-    IMPORT,
-    OPEN_MANY,
-    SAVE,
-    WARM_LOAD,
-    Case,
-    Task,
-)
+from cases import COLD_REUSED, EVERY_LOAD, GROW_LOADS, GROW_SAVES, IMPORT, OPEN_MANY, SAVE, WARM_LOAD, Case, Task, races
 from cases.safetensors_cases import import_seconds
 from tensors import read_into_memory
 
@@ -67,6 +56,20 @@ def save(task: Task) -> Callable[[], Any]:
     return lambda: penstock.save(tensors, task.output)
 
 
+def drop_in_load(task: Task) -> Callable[[], Any]:
+    """Under the names of the safetensors package; those of flashpack and FastPersist are in the races of their formats."""
+    from penstock.safetensors.torch import load_file
+
+    return lambda: load_file(task.file)
+
+
+def drop_in_save(task: Task) -> Callable[[], Any]:
+    from penstock.safetensors.torch import save_file
+
+    tensors = read_into_memory(task.file)
+    return lambda: save_file(tensors, task.output)
+
+
 def open_and_list(task: Task) -> Callable[[], Any]:
     import penstock
 
@@ -83,6 +86,8 @@ CASES = [
     Case("penstock.load_into", COLD_REUSED, "ours", start=load_into),
     Case("penstock.load, copied", WARM_LOAD, "ours", start=load_copy),
     Case("penstock.save", SAVE, "ours", start=save),
+    *(Case("penstock.safetensors load_file", race, "ours", start=drop_in_load) for race in races("cold", "warm")),
+    Case("penstock.safetensors save_file", SAVE, "ours", start=drop_in_save),
     Case("penstock.open", OPEN_MANY, "ours", start=open_and_list),
     Case("import penstock", IMPORT, "ours", external=import_seconds("penstock")),
     *(Case("penstock", race, "ours", start=load) for race in GROW_LOADS),

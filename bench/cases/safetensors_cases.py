@@ -6,22 +6,7 @@ import subprocess
 from collections.abc import Callable
 from typing import Any
 
-from cases import (
-    COLD_LOAD,
-    COLD_REUSED,
-    EVERY_LOAD,
-    GROW_LOADS,
-    GROW_SAVES,
-    IMPORT,
-    MIB_WARM,
-    MOE_WARM,
-    OPEN_MANY,
-    SAVE,
-    WARM_LOAD,
-    Case,
-    Start,
-    Task,
-)
+from cases import COLD_REUSED, EVERY_LOAD, GROW_LOADS, GROW_SAVES, IMPORT, OPEN_MANY, SAVE, Case, Start, Task, races
 from cases.again import again
 from tensors import checkpoint_files, read_into_memory, sync_file
 
@@ -76,7 +61,7 @@ def import_seconds(module: str) -> Callable[[Task, str], dict[str, float]]:
     return measure
 
 
-READ = (COLD_LOAD, WARM_LOAD, MOE_WARM, MIB_WARM)
+READ = races("cold", "warm", "moe-warm", "1mib-warm")
 
 CASES = [
     *(Case("safetensors load_file", race, "peer", start=load) for race in EVERY_LOAD),

@@ -48,7 +48,8 @@ struct Forecast {
   Stats stats;                      // as the load would report them, but for seconds
   bool mapped = false;              // nothing is read, and no memory taken
   bool may_stage = false;           // some bytes pass through staging blocks, or may
-  Backend engine = Backend::kAuto;  // that works on requests; kAuto: none is needed
+  bool uses_uring = false;          // io_uring works on requests
+  bool uses_threads = false;        // threads do; neither: the calling thread itself
   std::string mapping;              // why it would be mapped, or why not
   std::string backend_reason;       // why io_uring, threads or neither
   std::uint64_t bytes_dropped = 0;  // of bytes_buffered, those that would leave the page cache again

@@ -192,6 +192,7 @@ void visit_fields(const FileDiagnosis& file, Visitor&& visit) {
   visit("memory_alignment", file.memory_alignment);
   visit("alignment_reported", file.alignment_reported);
   visit("direct_refusal", file.direct_refusal);
+  visit("direct_error", file.direct_error);
   visit("span", file.span);
   visit("resident_bytes", file.resident_bytes);
   visit("residency_source", file.residency_source);
@@ -205,6 +206,10 @@ void visit_fields(const Forecast& forecast, Visitor&& visit) {
   visit("mapping", forecast.mapping);
   visit("backend_reason", forecast.backend_reason);
   visit("bytes_dropped", forecast.bytes_dropped);
+  visit("mapped", forecast.mapped);
+  visit("may_stage", forecast.may_stage);
+  visit("uses_uring", forecast.uses_uring);
+  visit("uses_threads", forecast.uses_threads);
 }
 
 // A limit as something that may be missing.

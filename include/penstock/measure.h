@@ -1,4 +1,4 @@
-// What a drive can do: the ceilings that `penstock bench` compares with and the sweep behind `penstock tune`.
+// What a drive can do: the ceilings that `penstock bench` compares with, by default and with other settings.
 #pragma once
 
 #include <cstdint>

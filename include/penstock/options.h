@@ -31,8 +31,8 @@ using ProgressFunction = std::function<bool(const Progress&)>;
 enum class Backend { kAuto, kUring, kThreads };
 
 // How bytes are moved. 0 and kAuto mean: choose by file, destination and machine. Where a field is left at that, the
-// environment is asked first: PENSTOCK_BACKEND (uring, threads), PENSTOCK_BLOCK_SIZE (as parse_size takes
-// it), PENSTOCK_QUEUE_DEPTH, PENSTOCK_THREADS. `penstock tune` prints values that suit a drive.
+// environment is asked first: PENSTOCK_BACKEND (uring, threads), PENSTOCK_BLOCK_SIZE (as parse_size takes it),
+// PENSTOCK_QUEUE_DEPTH, PENSTOCK_THREADS. `penstock bench --settings` tries others on a drive.
 struct IoOptions {
   Backend backend = Backend::kAuto;
   std::size_t block_size = 0;  // bytes per request

@@ -47,7 +47,6 @@ template <>
 inline constexpr auto kWords<WriteMethod> = std::to_array<Word<WriteMethod>>({
     {WriteMethod::kAuto, "auto"},
     {WriteMethod::kDirect, "direct"},
-    {WriteMethod::kUncached, "uncached"},
     {WriteMethod::kBuffered, "buffered"},
 });
 

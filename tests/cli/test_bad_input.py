@@ -133,7 +133,7 @@ def test_a_read_only_directory_is_refused(fails: Run, tmp_path: Path, ordinary_u
     for arguments in (
         ["convert", "a.safetensors", "out/b.safetensors"],
         ["bench", "--dir", "out", "--size", "1M"],
-        ["tune", "out", "--size", "1M"],
+        ["bench", "--settings", "--dir", "out", "--size", "1M"],
     ):
         assert fails(*arguments, **ordinary_user).stderr.endswith("Permission denied\n")
     assert files.names_in(out) == []
@@ -144,7 +144,7 @@ def test_a_directory_that_refuses_every_file_is_refused(fails: Run, tmp_path: Pa
     files.write_file(tmp_path / "a.safetensors")
     fails("convert", "a.safetensors", "/proc/b.safetensors")
     fails("bench", "--dir", "/proc", "--size", "1M")
-    fails("tune", "/proc", "--size", "1M")
+    fails("bench", "--settings", "--dir", "/proc", "--size", "1M")
     assert files.names_in(tmp_path) == ["a.safetensors"]
 
 

@@ -255,9 +255,9 @@ def test_bench_can_make_a_flashpack_model(run: Run, misused: Run, tmp_path: Path
     misused("bench", "--format", "zip")
 
 
-def test_tune_reads_a_flashpack_file(run: Run, tmp_path: Path) -> None:
+def test_bench_settings_reads_a_flashpack_file(run: Run, tmp_path: Path) -> None:
     path = flashpack.write_file(tmp_path / "m.flashpack")
-    result = run("tune", "m.flashpack", "--seconds", "1", "--json")
+    result = run("bench", "m.flashpack", "--settings", "--rounds", "1", "--json")
     assert result.returncode == 0, result.stderr
     assert json.loads(result.stdout)["bytes"] == path.stat().st_size
     assert files.names_in(tmp_path) == ["m.flashpack"]

@@ -65,8 +65,8 @@ def test_an_interrupted_bench_removes_its_files(command: str, tmp_path: Path, se
 
 
 @pytest.mark.parametrize("seconds", [0.0, 0.5])
-def test_an_interrupted_tune_removes_its_files(command: str, tmp_path: Path, seconds: float) -> None:
-    arguments = [command, "tune", ".", "--size", "256MiB", "--seconds", "60", "--json"]
+def test_an_interrupted_bench_of_settings_removes_its_files(command: str, tmp_path: Path, seconds: float) -> None:
+    arguments = [command, "bench", "--settings", "--size", "256MiB", "--rounds", "50", "--json"]
     assert interrupt_after(seconds, arguments, tmp_path) == 130
 
 

@@ -1,4 +1,4 @@
-"""bench and tune: what they print and that they clean up. How fast anything is, is not tested."""
+"""bench: what it prints and that it cleans up. How fast anything is, is not tested."""
 
 from __future__ import annotations
 
@@ -101,43 +101,45 @@ def test_bench_says_when_the_page_cache_cannot_be_dropped(run: Run) -> None:
     assert "the page cache could not be dropped" in result.stdout
 
 
-def test_tune_ranks_settings_and_says_how_to_set_them(run: Run, tmp_path: Path) -> None:
-    result = run("tune", ".", "--size", "4MiB", "--seconds", "2", "--json")
+def test_bench_settings_measures_a_table_and_removes_its_files(run: Run, tmp_path: Path) -> None:
+    result = run("bench", "--settings", "--size", "8MiB", "--rounds", "1", "--json")
     assert result.returncode == 0, result.stderr
     assert result.stderr == ""
     report = json.loads(result.stdout)
-    for direction in ("reads", "writes"):
-        ranking = report[direction]["ranking"]
-        rates = [entry["gib_per_second"] for entry in ranking]
-        assert rates == sorted(rates, reverse=True)
-        assert report[direction]["best"] == ranking[0]
-        assert not (report[direction]["worth_setting"] and ranking[0]["default"])
-        for entry in ranking:
-            if not entry["default"]:
-                assert f"PENSTOCK_QUEUE_DEPTH={entry['queue_depth']}" in entry["environment"]
+    for direction in (report["reads"], report["writes"]):
+        cells = direction["table"]
+        combinations = {(cell["block_size"], cell["queue_depth"], cell["threads"]) for cell in cells}
+        assert len(combinations) == len(cells) > 10
+        assert all(len(cell["rounds"]) == 1 and cell["gib_per_second"] > 0 for cell in cells)
+        best, defaults = direction["best"], direction["defaults"]
+        assert (best["block_size"], best["queue_depth"], best["threads"]) in combinations
+        assert (direction["environment"] is not None) == (min(best["rounds"]) > max(defaults["rounds"]))
     assert files.names_in(tmp_path) == []
 
 
-def test_the_settings_that_tune_prints_are_understood(run: Run, tmp_path: Path) -> None:
-    result = run("tune", ".", "--size", "4MiB", "--seconds", "2", "--json")
-    settings = [e["environment"] for e in json.loads(result.stdout)["reads"]["ranking"] if not e["default"]]
-    files.write_file(tmp_path / "m.safetensors")
-    for setting in settings:
-        environment = dict(word.split("=") for word in setting.split())
-        assert run("verify", "m.safetensors", "--checksums", environment=environment).returncode == 0
-
-
-def test_tune_prints_tables(run: Run) -> None:
-    result = run("tune", ".", "--size", "2MiB", "--seconds", "1")
+def test_bench_settings_prints_tables_and_a_verdict(run: Run) -> None:
+    result = run("bench", "--settings", "--size", "2MiB", "--rounds", "1")
     assert result.returncode == 0, result.stderr
-    assert "Reads " in result.stdout
-    assert "Writes " in result.stdout
+    for title in ("Reads", "Writes"):
+        assert f"  {title} " in result.stdout
+        assert f"  {title}, measured again: the defaults " in result.stdout
+    verdicts = result.stdout.count("nothing to set") + result.stdout.count("export PENSTOCK_BLOCK_SIZE=")
+    assert verdicts == 2
 
 
-def test_tune_reads_a_file_and_leaves_it_alone(run: Run, tmp_path: Path) -> None:
+def test_the_variables_of_bench_settings_are_heeded(run: Run, fails: Run, tmp_path: Path) -> None:
+    """The names that it prints are those that a load asks for."""
+    files.write_file(tmp_path / "m.safetensors")
+    for name in ("PENSTOCK_BLOCK_SIZE", "PENSTOCK_QUEUE_DEPTH", "PENSTOCK_THREADS"):
+        assert name in fails("verify", "m.safetensors", "--checksums", environment={name: "nonsense"}).stderr
+    environment = {"PENSTOCK_BLOCK_SIZE": "2M", "PENSTOCK_QUEUE_DEPTH": "8", "PENSTOCK_THREADS": "1"}
+    assert run("verify", "m.safetensors", "--checksums", environment=environment).returncode == 0
+
+
+def test_bench_settings_reads_a_file_and_leaves_it_alone(run: Run, tmp_path: Path) -> None:
     path = files.write_file(tmp_path / "m.safetensors", {"x": ("U8", [2**20], b"x" * 2**20)})
     before = path.read_bytes()
-    result = run("tune", "m.safetensors", "--seconds", "1", "--json")
+    result = run("bench", "m.safetensors", "--settings", "--rounds", "1", "--json")
     assert result.returncode == 0, result.stderr
     report = json.loads(result.stdout)
     assert report["path"] == "m.safetensors"
@@ -147,8 +149,27 @@ def test_tune_reads_a_file_and_leaves_it_alone(run: Run, tmp_path: Path) -> None
     assert files.names_in(tmp_path) == ["m.safetensors"]
 
 
-def test_tune_of_nothing_fails(fails: Run, tmp_path: Path) -> None:
+def test_bench_settings_reads_the_largest_shard(run: Run, tmp_path: Path) -> None:
+    files.write_shards(tmp_path / "model")
+    largest = max(path.stat().st_size for path in (tmp_path / "model").glob("*.safetensors"))
+    report = json.loads(run("bench", "model", "--settings", "--rounds", "1", "--json").stdout)
+    assert report["bytes"] == largest
+
+
+def test_bench_settings_says_when_it_cannot_write(run: Run, tmp_path: Path) -> None:
+    files.write_file(tmp_path / "m.safetensors")
+    report = json.loads(run("bench", "m.safetensors", "--settings", "--rounds", "1", "--dir", "/proc", "--json").stdout)
+    assert "writes" not in report
+    assert any(note.startswith("saving was not measured: /proc: ") for note in report["notes"])
+
+
+def test_bench_of_nothing_fails(fails: Run, tmp_path: Path) -> None:
     (tmp_path / "empty").touch()
-    assert fails("tune", "empty").stderr == "penstock: empty: is empty\n"
-    assert fails("tune", "missing").stderr.startswith("penstock: missing: ")
+    for options in ([], ["--settings"]):
+        assert fails("bench", "empty", *options).stderr.startswith("penstock: empty: ")
+        assert fails("bench", "missing", *options).stderr.startswith("penstock: missing: ")
     assert files.names_in(tmp_path) == ["empty"]
+
+
+def test_tune_says_what_to_type_instead(misused: Run) -> None:
+    assert "penstock bench --settings --dir DIR" in misused("tune", "/data").stderr

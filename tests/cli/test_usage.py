@@ -10,7 +10,7 @@ import cli_files as files
 import pytest
 from cli_command import Run
 
-COMMANDS = ["ls", "convert", "verify", "bench", "tune", "doctor"]
+COMMANDS = ["ls", "convert", "verify", "bench", "doctor"]
 
 
 def test_version(run: Run) -> None:
@@ -58,10 +58,9 @@ def test_nothing_at_all_prints_help_and_is_wrong_usage(run: Run) -> None:
         ["verify"],
         ["bench", "--rounds", "0"],
         ["bench", "--size", "-1"],
-        ["tune"],
         ["doctor"],
         ["doctor", "a", "b"],
-        ["tune", ".", "--seconds", "soon"],
+        ["bench", "--settings=maybe"],
         ["ls", "--color", "sometimes", "m.safetensors"],
     ],
     ids=" ".join,

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib
 import json
 import mmap
 import random
+import shutil
 import sys
 from collections import Counter
 from pathlib import Path
@@ -19,6 +21,7 @@ sys.path.insert(0, str(ROOT / "bench"))
 import cases  # noqa: E402
 import document  # noqa: E402
 import growth  # noqa: E402
+import inputs  # noqa: E402
 import machine  # noqa: E402
 import model  # noqa: E402
 import not_raced  # noqa: E402
@@ -78,6 +81,16 @@ def test_the_quick_race_is_of_cases_that_exist() -> None:
     assert set(race.QUICK) <= {case.key for case in cases.all_cases() if case.runs_by_default}
 
 
+def test_the_comparisons_run_when_they_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "which", lambda _: "fio")
+    arguments = argparse.Namespace(races="", only="", all=False, quick=False)
+    chosen = {case.race for case in race.choose_cases(arguments)}
+    assert chosen == set(cases.RACES)
+    arguments.races = "comparisons"
+    assert {case.race for case in race.choose_cases(arguments)} == set(cases.COMPARISONS)
+    assert {one.input for one in cases.COMPARISONS} <= {*inputs.FILES, *inputs.SIZED}
+
+
 def test_every_peer_in_its_own_environment_is_pinned() -> None:
     pinned = (ROOT / "scripts" / "requirements-bench.txt").read_text()
     for name in race.PEERS:
@@ -90,6 +103,13 @@ def test_a_lost_race_is_listed_with_its_ratio() -> None:
     assert ratio == pytest.approx(0.5)
     assert report.losses_in_words(LOST.summaries) == (
         "penstock is not first in: warm load (0.50x of safetensors load_file)"
+    )
+
+
+def test_a_lost_comparison_is_listed_too() -> None:
+    lost = of_a_run(measured("model-save: penstock.flashpack", [0.5]), measured("model-save: flashpack + fsync", [0.4]))
+    assert report.losses_in_words(lost.summaries) == (
+        "penstock is not first in: durable save of a model (0.80x of flashpack + fsync)"
     )
 
 
@@ -133,7 +153,7 @@ def test_a_small_model_counts_as_much_as_a_large_one() -> None:
 
 def test_results_are_the_same_after_a_round_through_json(tmp_path: Path) -> None:
     run = of_a_run(*LOST.series)
-    run.left_out = {"save: RWF_DONTCACHE write": "refused"}
+    run.left_out = {"torch-save: FastPersist zip": "refused"}
     for amount, seconds in ((16 << 20, 0.1), (128 << 20, 0.5)):
         run.add_grown(measured("grow-load: penstock", [seconds]), amount)
     run_results.write(tmp_path / "race.json", run_results.as_json(run))
@@ -143,7 +163,7 @@ def test_results_are_the_same_after_a_round_through_json(tmp_path: Path) -> None
     assert again.left_out == run.left_out
     kept = json.loads((tmp_path / "race.json").read_text())
     assert kept["not_raced"]["InstantTensor"] == not_raced.EVERYWHERE["InstantTensor"]
-    assert kept["not_raced"]["save: RWF_DONTCACHE write"] == "refused"
+    assert kept["not_raced"]["torch-save: FastPersist zip"] == "refused"
 
 
 def test_the_document_changes_between_its_markers_only(tmp_path: Path) -> None:

@@ -144,7 +144,8 @@ class Planned {
     stats.path = name_path(stats.bytes_direct, stats.bytes_buffered);
     const auto engine = settings_.make_engine(settings_.depth_per_thread());
     stats.backend = engine == nullptr ? "none" : std::string(engine->name());
-    forecast.engine = engine == nullptr || settings_.threads == 0 ? Backend::kAuto : engine->kind();
+    forecast.uses_uring = engine != nullptr && engine->kind() == Backend::kUring;
+    forecast.uses_threads = engine != nullptr && engine->kind() == Backend::kThreads;
     forecast.backend_reason = settings_.engine_reason;
     stats.block_size = settings_.block_size;
     stats.queue_depth = settings_.queue_depth;

@@ -131,7 +131,7 @@ Advice uring_advice(const Machine& machine) {
 
 void check_uring(const Diagnosis& diagnosis, Advices& advice) {
   const Forecast& forecast = coldest(diagnosis);
-  if (forecast.engine != Backend::kThreads || forecast.stats.bytes_direct == 0) return;
+  if (!forecast.uses_threads || forecast.stats.bytes_direct == 0) return;
   if (!diagnosis.machine.uring) return advice.push_back(uring_advice(diagnosis.machine));
   const bool by_environment = is_set(diagnosis.machine, "PENSTOCK_BACKEND");
   advice.push_back({"io_uring", fmt::format("{}, though io_uring works here", forecast.backend_reason),
@@ -140,7 +140,7 @@ void check_uring(const Diagnosis& diagnosis, Advices& advice) {
 
 void check_locked_memory(const Diagnosis& diagnosis, Advices& advice) {
   const Forecast& forecast = coldest(diagnosis);
-  if (forecast.engine != Backend::kUring || diagnosis.staging_registered || !forecast.may_stage) return;
+  if (!forecast.uses_uring || diagnosis.staging_registered || !forecast.may_stage) return;
   const std::uint64_t limit = diagnosis.machine.locked_memory_limit;
   if (limit == Machine::kUnlimited) return;
   advice.push_back(
@@ -153,7 +153,7 @@ void check_locked_memory(const Diagnosis& diagnosis, Advices& advice) {
 
 void check_huge_pages(const Diagnosis& diagnosis, Advices& advice) {
   if (diagnosis.machine.huge_pages != "never" || coldest(diagnosis).stats.bytes_copied == 0) return;
-  if (coldest(diagnosis).engine == Backend::kAuto) return;  // what is read so has no use for them
+  if (!coldest(diagnosis).uses_uring && !coldest(diagnosis).uses_threads) return;  // what is read so has no use for them
   advice.push_back(
       {"huge_pages", "transparent huge pages are off, so each request is scattered over hundreds of small pages",
        "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled, as root (or ask who turned them off for "

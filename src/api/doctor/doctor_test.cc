@@ -263,7 +263,7 @@ Diagnosis healthy() {
   diagnosis.bytes = kGiB;
   diagnosis.now.stats.path = "direct";
   diagnosis.now.stats.backend = "uring";
-  diagnosis.now.engine = Backend::kUring;
+  diagnosis.now.uses_uring = true;
   diagnosis.now.may_stage = true;
   diagnosis.now.stats.bytes_direct = kGiB;
   diagnosis.now.stats.bytes_copied = kGiB;
@@ -330,7 +330,8 @@ Diagnosis without_uring(int error_number) {
   ill.machine.uring = false;
   ill.machine.uring_error = error_number;
   ill.cold->stats.backend = "threads";
-  ill.cold->engine = Backend::kThreads;
+  ill.cold->uses_uring = false;
+  ill.cold->uses_threads = true;
   return ill;
 }
 
