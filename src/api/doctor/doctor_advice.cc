@@ -153,7 +153,8 @@ void check_locked_memory(const Diagnosis& diagnosis, Advices& advice) {
 
 void check_huge_pages(const Diagnosis& diagnosis, Advices& advice) {
   if (diagnosis.machine.huge_pages != "never" || coldest(diagnosis).stats.bytes_copied == 0) return;
-  if (!coldest(diagnosis).uses_uring && !coldest(diagnosis).uses_threads) return;  // what is read so has no use for them
+  if (!coldest(diagnosis).uses_uring && !coldest(diagnosis).uses_threads)
+    return;  // what is read so has no use for them
   advice.push_back(
       {"huge_pages", "transparent huge pages are off, so each request is scattered over hundreds of small pages",
        "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled, as root (or ask who turned them off for "
