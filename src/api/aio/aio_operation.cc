@@ -61,9 +61,9 @@ void write_all(const std::string& path, int fd, std::byte* data, std::uint64_t n
 }  // namespace
 
 // One block in flight. Holds the operation, and so the memory, for as long as the kernel may touch it.
-class AioOperation::Block final : public BlockJob {
+class AioOperation::BlockMove final : public BlockJob {
  public:
-  Block(std::shared_ptr<AioOperation> operation, std::uint64_t begin, std::uint64_t nbytes)
+  BlockMove(std::shared_ptr<AioOperation> operation, std::uint64_t begin, std::uint64_t nbytes)
       : BlockJob(operation->direction_), operation_(std::move(operation)), begin_(begin), nbytes_(nbytes) {}
 
   NextStep start(std::byte*, int, Transfer& transfer) override {
@@ -179,7 +179,7 @@ void AioOperation::start(Crew& crew, std::uint64_t block_size) {
   const std::uint64_t step =
       direct_fd_ ? std::max<std::uint64_t>(align_down(block_size, alignment_), alignment_) : block_size;
   for (std::uint64_t begin = 0; begin < by_blocks_; begin += step) {
-    jobs.push_back(std::make_unique<Block>(shared_from_this(), begin, std::min(step, by_blocks_ - begin)));
+    jobs.push_back(std::make_unique<BlockMove>(shared_from_this(), begin, std::min(step, by_blocks_ - begin)));
   }
   if (jobs.empty()) return;
   expect(jobs.size());

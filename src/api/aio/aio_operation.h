@@ -37,7 +37,7 @@ class AioOperation final : public Batch, public std::enable_shared_from_this<Aio
   }
 
  private:
-  class Block;
+  class BlockMove;
 
   AioOperation(IoRequest::Operation direction, const AioMemory& memory, const AioPlace& place);
 

@@ -140,9 +140,10 @@ Tensor Reader::load_slice(std::string_view name, std::span<const Slice> slices, 
     const File& file = *state_->files[tensor.file];
     ReadRequest request = read_request(options);
     request.converts = request.verifies = false;
-    const FileFacts facts = gather_facts(*state_, tensor.file, {&extent, 1}, request, /*mapping=*/true);
     const bool small = nbytes < tuning::kSmallestMappedSlice;
-    if (!small || options.cache == CachePolicy::kMap) {
+    const bool may_be_mapped = !small || options.cache == CachePolicy::kMap;
+    const FileFacts facts = gather_facts(*state_, tensor.file, {&extent, 1}, request, may_be_mapped);
+    if (may_be_mapped) {
       if (auto mapped = map_slice(file, tensor, shape, extent, request, facts)) return std::move(*mapped);
     }
     // Who reads small tensors one by one waits for system calls only: no plan, no crew.
