@@ -167,7 +167,7 @@ void bind_options(nb::module_& module) {
   bind_struct<SaveOptions>(module, "SaveOptions", "What is written, how safely, and how fast.");
   bind_struct<StreamOptions>(module, "StreamOptions", "How a file is written from front to back.");
   bind_struct<VerifyOptions>(module, "VerifyOptions", "What is checked.");
-  module.def("parse_size", &size_from, nb::arg("size"), nb::sig("def parse_size(size: int | str) -> int"),
+  module.def("parse_size", &size_from, nb::arg("size").none(), nb::sig("def parse_size(size: int | str) -> int"),
              "Bytes: 5000, \"5GB\" (decimal), \"4MiB\" or \"4M\" (binary).");
 }
 

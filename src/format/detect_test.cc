@@ -114,6 +114,15 @@ TEST(FormatForSave, the_suffixes_of_torch_stand_for_its_zip) {
   for (const char* path : {"m.pt", "m.pth", "pytorch_model.bin"}) EXPECT_EQ(format_for_save("", path), "torch") << path;
 }
 
+TEST(FormatBySuffix, the_suffix_decides) {
+  EXPECT_EQ(format_by_suffix("a/model.safetensors"), "safetensors");
+  EXPECT_EQ(format_by_suffix("model.flashpack"), "flashpack");
+  for (const char* path : {"model.pt", "model.pth", "pytorch_model.bin"}) {
+    EXPECT_EQ(format_by_suffix(path), "torch") << path;
+  }
+  for (const char* path : {"", "model", "model.gguf", "model.pt.bak"}) EXPECT_EQ(format_by_suffix(path), "") << path;
+}
+
 TEST(EncodeLayout, each_format_gets_its_own_options) {
   const std::vector specs = {test::make_spec("a", DType::kU8, {1}), test::make_spec("b", DType::kU8, {2})};
   EncodeOptions options;
