@@ -16,10 +16,10 @@ if(PENSTOCK_SANITIZE)
   target_link_options(penstock_flags INTERFACE -fsanitize=${PENSTOCK_SANITIZE})
 endif()
 
-# penstock_layer(NAME DEPENDS layer... LIBRARIES target...): src/NAME/*.cc without the tests.
+# penstock_layer(NAME DEPENDS layer... LIBRARIES target...): every .cc under src/NAME but the tests.
 function(penstock_layer name)
   cmake_parse_arguments(LAYER "" "" "DEPENDS;LIBRARIES" ${ARGN})
-  file(GLOB sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/src/${name}/*.cc")
+  file(GLOB_RECURSE sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/src/${name}/*.cc")
   list(FILTER sources EXCLUDE REGEX "_test\\.cc$")
   add_library(penstock_${name} OBJECT ${sources})
   target_include_directories(penstock_${name} PUBLIC "${PROJECT_SOURCE_DIR}/include" "${PROJECT_SOURCE_DIR}/src")
@@ -29,9 +29,9 @@ function(penstock_layer name)
   endforeach()
 endfunction()
 
-# penstock_layer_tests(NAME): src/NAME/*_test.cc as one program.
+# penstock_layer_tests(NAME): every *_test.cc under src/NAME, as one program.
 function(penstock_layer_tests name)
-  file(GLOB sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/src/${name}/*_test.cc")
+  file(GLOB_RECURSE sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/src/${name}/*_test.cc")
   if(NOT sources)
     return()
   endif()
