@@ -20,7 +20,7 @@ constexpr unsigned kMostThreads = 256;
 // Deeper queues were never seen to be faster; more than this per thread is taken as this.
 constexpr unsigned kDeepestQueue = 1024;
 // The crew's own staging is not used: bytes go from and to the caller's memory.
-constexpr std::uint64_t kNoStaging = 4 * kKiB;
+constexpr std::uint64_t kNoStagingBlock = 4 * kKiB;
 
 constexpr double kWaitStep = 3600;
 
@@ -34,7 +34,7 @@ Settings crew_settings(const AioOptions& options, EngineFactory make_engine) {
   }
   Settings settings;
   settings.make_engine = std::move(make_engine);
-  settings.block_size = kNoStaging;
+  settings.block_size = kNoStagingBlock;
   settings.register_staging = false;
   settings.threads = options.intra_op_parallelism;
   settings.queue_depth = settings.threads * std::min(options.queue_depth, kDeepestQueue);

@@ -96,7 +96,7 @@ std::vector<Chunk> chunks_of(const FileSelection& selected) {
   return chunks;
 }
 
-void populate(const File& file, std::byte* data, std::uint64_t nbytes) {
+void populate_from_cache(const File& file, std::byte* data, std::uint64_t nbytes) {
   int result = 0;
   do {
     result = ::madvise(data, nbytes, MADV_POPULATE_READ);
@@ -122,7 +122,7 @@ void complete(const FileSelection& selected, const MappedRange& mapped,
     }
     // Also what was there: what comes in may push it out, and not every kernel knows all that is missing.
     const ByteRange& range = chunks[i].range;
-    populate(file, mapped.mapping.data() + (range.begin - mapped.offset), range.size());
+    populate_from_cache(file, mapped.mapping.data() + (range.begin - mapped.offset), range.size());
     arrived(range.size());
   }
   file.check_unchanged();
