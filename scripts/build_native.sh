@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # scripts/build_native.sh PRESET [TARGET...]: configures and builds a preset of CMakePresets.json in build/PRESET.
-# Quiet unless it fails; the whole output is in build/logs/build-PRESET.log.
+# Says how far it is; the whole output is in build/logs/build-PRESET.log.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -8,16 +8,15 @@ preset=$1
 shift
 log=build/logs/build-$preset.log
 mkdir -p build/logs
-if command -v ccache >/dev/null; then
-  export CMAKE_CXX_COMPILER_LAUNCHER=ccache
-fi
+# shellcheck source=scripts/progress.sh
+source scripts/progress.sh
 
 build() {
   cmake --preset "$preset" && cmake --build --preset "$preset" -j "$(nproc)" ${1:+--target "$@"}
 }
 
 echo "[build] $preset"
-if ! build "$@" >"$log" 2>&1; then
+if ! with_progress "[build] $preset" "$log" build "$@"; then
   { grep -E -A4 'error: |undefined reference|CMake Error' "$log" || tail -n 40 "$log"; } | cut -c 1-240 | tail -n 60 >&2
   echo "[build] FAILED: preset $preset; the whole output is in $log" >&2
   exit 1

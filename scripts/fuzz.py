@@ -8,9 +8,11 @@ build/fuzz/artifacts/ and makes this fail.
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -69,7 +71,9 @@ def main() -> int:
     if not names:
         raise SystemExit("[fuzz] FAILED: there are no fuzz targets")
     subprocess.run([ROOT / "scripts" / "build_native.sh", "fuzz", *names], check=True)
-    results = [run_target(name, arguments.seconds) for name in names]
+    # A target runs on one processor.
+    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+        results = list(pool.map(lambda name: run_target(name, arguments.seconds), names))
     return 0 if all(results) else 1
 
 

@@ -6,9 +6,8 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 log=build/logs/install-package.log
 stamp=.venv/package-stamp
 mkdir -p build/logs
-if command -v ccache >/dev/null; then
-  export CMAKE_CXX_COMPILER_LAUNCHER=ccache
-fi
+# shellcheck source=scripts/progress.sh
+source scripts/progress.sh
 
 fingerprint() {
   find CMakeLists.txt cmake cli include python src pyproject.toml -type f \
@@ -17,7 +16,7 @@ fingerprint() {
 
 # The tests set PENSTOCK_WARNINGS_AS_ERRORS to ON: then the flags are those of the release preset, and ccache serves both.
 install_package() {
-  .venv/bin/python -m pip install --no-build-isolation --no-deps --force-reinstall \
+  .venv/bin/python -m pip install --verbose --no-build-isolation --no-deps --force-reinstall \
     --config-settings=build-dir=build/python \
     --config-settings=cmake.define.PENSTOCK_WARNINGS_AS_ERRORS="${PENSTOCK_WARNINGS_AS_ERRORS:-OFF}" .
 }
@@ -29,7 +28,7 @@ if [ "$(cat "$stamp" 2>/dev/null)" = "$wanted" ] && [ -x .venv/bin/penstock ]; t
 fi
 echo "[build] python package (the first time takes a minute or two)"
 rm -f "$stamp"
-if ! install_package >"$log" 2>&1; then
+if ! with_progress "[build] python package" "$log" install_package; then
   tail -n 40 "$log" >&2
   echo "[build] FAILED: python package; the whole output is in $log" >&2
   exit 1

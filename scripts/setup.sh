@@ -9,6 +9,9 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
+# shellcheck source=scripts/progress.sh
+source scripts/progress.sh
+
 python=${PYTHON:-python3}
 logs=build/logs
 mkdir -p "$logs"
@@ -23,7 +26,7 @@ fail() {
 logged() {
   local name=$1 log="$logs/setup-$1.log"
   shift
-  if ! "$@" >"$log" 2>&1; then
+  if ! with_progress "[setup] $name" "$log" "$@"; then
     tail -n 15 "$log" >&2
     fail "$name: \`$*\` did not succeed; the whole output is in $log"
   fi

@@ -23,6 +23,7 @@ BIN = ROOT / ".venv" / "bin"
 REPORTS = ROOT / "build" / "reports"
 LOGS = ROOT / "build" / "logs"
 FUZZ_SECONDS = 5
+SECONDS_BETWEEN_SIGNS = 10
 
 # The layers with threads in them. The others are pure functions: ThreadSanitizer has nothing to say about them.
 THREADED_LAYERS = ("base", "io", "memory", "transfer", "api")
@@ -63,8 +64,20 @@ def run(command: list[str | Path], log: Path | None = None, environment: dict[st
     variables = {**os.environ, **(environment or {})}
     with contextlib.ExitStack() as stack:
         output = stack.enter_context(log.open("w")) if log else None
-        done = subprocess.run(command, check=False, cwd=ROOT, env=variables, stdout=output, stderr=output)
-    return done.returncode == 0
+        process = stack.enter_context(subprocess.Popen(command, cwd=ROOT, env=variables, stdout=output, stderr=output))
+        while log:
+            try:
+                process.wait(timeout=SECONDS_BETWEEN_SIGNS)
+                break
+            except subprocess.TimeoutExpired:
+                show_progress(log)
+        return process.wait() == 0
+
+
+def show_progress(log: Path) -> None:
+    """The last thing a command whose output goes to a log has done: it may take minutes."""
+    lines = log.read_text(errors="replace").splitlines()
+    print(f"  ... {lines[-1].strip()[:100] if lines else 'starting'}", flush=True)
 
 
 def short(text: str | None, first: int = 20, last: int = 3) -> str:

@@ -18,7 +18,7 @@ namespace {
 constexpr std::size_t kSector = 512;
 constexpr std::size_t kLargestBlock = 1 * kGiB;
 // The crew's own staging is not used: bytes go from and to the caller's memory.
-constexpr std::uint64_t kNoStaging = 4 * kKiB;
+constexpr std::uint64_t kNoStagingBlock = 4 * kKiB;
 
 constexpr double kWaitStep = 3600;
 
@@ -32,7 +32,7 @@ Settings crew_settings(const AioOptions& options, EngineFactory make_engine) {
   }
   Settings settings;
   settings.make_engine = std::move(make_engine);
-  settings.block_size = kNoStaging;
+  settings.block_size = kNoStagingBlock;
   settings.register_staging = false;
   settings.threads = options.intra_op_parallelism;
   settings.queue_depth = settings.threads * std::min(options.queue_depth, tuning::kDeepestQueue);

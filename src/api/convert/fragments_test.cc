@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
-#include <fstream>
 #include <numeric>
 
 #include "format/test_pickle.h"
@@ -22,8 +21,8 @@ using ::testing::ElementsAre;
 using testing::TempDir;
 
 std::string read_all(const fs::path& path) {
-  std::ifstream stream(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(stream), {}};
+  const std::vector<std::byte> bytes = testing::read_file(path);
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
 class FragmentsTest : public ::testing::Test {

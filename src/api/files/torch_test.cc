@@ -400,11 +400,10 @@ TEST(TorchTest, more_records_than_16_bits_can_count_are_written_and_read) {
   SaveOptions options;
   options.durable = false;
   Writer writer(directory / "m.pt", options);
-  const std::uint8_t byte = 7;
+  constexpr std::byte kByte{7};
   options.shared = SharedTensors::kDuplicate;
   for (int i = 0; i < 70'000; ++i)
-    writer.add(std::to_string(i), DType::kU8, {1},
-               [byte](std::uint64_t, std::span<std::byte> out) { out[0] = std::byte{byte}; });
+    writer.add(std::to_string(i), DType::kU8, {1}, [](std::uint64_t, std::span<std::byte> out) { out[0] = kByte; });
   writer.commit();
   const Reader reader(directory / "m.pt");
   EXPECT_EQ(reader.tensors().size(), 70'000u);

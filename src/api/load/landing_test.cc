@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstring>
 #include <fstream>
 #include <map>
 #include <span>
@@ -46,7 +47,7 @@ class LandingTest : public ::testing::Test {
   void expect_right(const Tensor& tensor) const {
     const auto& expected = tensors_.at(tensor.name);
     ASSERT_EQ(tensor.bytes.size(), expected.size());
-    EXPECT_TRUE(std::equal(expected.begin(), expected.end(), tensor.bytes.begin())) << tensor.name;
+    EXPECT_EQ(std::memcmp(expected.data(), tensor.bytes.data(), expected.size()), 0) << tensor.name;
   }
 
   Stats load(const LoadOptions& options) const {

@@ -1,0 +1,38 @@
+#!/usr/bin/env bash
+# Sourced by the other scripts: long steps that show they are alive, and how compilers are called.
+
+# Precompiled headers are cached only if ccache may trust their time stamps and macros.
+export CCACHE_SLOPPINESS=pch_defines,time_macros
+if command -v ccache >/dev/null; then
+  export CMAKE_CXX_COMPILER_LAUNCHER=ccache
+fi
+
+# watch_log LABEL LOG: says every now and then what the last line of a log is: on a terminal in one line that is written
+# over, in a pipe every ten seconds. Ends with the script.
+watch_log() {
+  local label=$1 log=$2 seconds=0 last
+  while sleep 1 && kill -0 $$ 2>/dev/null; do
+    seconds=$((seconds + 1))
+    last=$(tail -c 400 "$log" 2>/dev/null | tr '\r' '\n' | tail -n 1 | cut -c 1-60)
+    if [ -t 1 ]; then
+      printf '\r\033[K%s %d s: %s' "$label" "$seconds" "$last"
+    elif [ $((seconds % 10)) -eq 0 ]; then
+      printf '%s %d s: %s\n' "$label" "$seconds" "$last"
+    fi
+  done
+}
+
+# with_progress LABEL LOG COMMAND...: runs the command with its output in the log while a watcher reports. It is the watcher
+# that runs in the background, because a background command would ignore Ctrl-C. The status is the command's.
+with_progress() {
+  local label=$1 log=$2 watcher status=0
+  shift 2
+  : >"$log"
+  watch_log "$label" "$log" &
+  watcher=$!
+  "$@" >"$log" 2>&1 || status=$?
+  kill "$watcher" 2>/dev/null || true
+  wait "$watcher" 2>/dev/null || true
+  if [ -t 1 ]; then printf '\r\033[K'; fi
+  return $status
+}
