@@ -8,7 +8,7 @@ namespace {
 
 constexpr std::uint64_t kLimit = std::uint64_t{1} << 63;
 
-bool is_digit(char c) {
+bool is_decimal(char c) {
   return c >= '0' && c <= '9';
 }
 
@@ -49,10 +49,10 @@ std::uint64_t unit_factor(std::string_view unit) {
 // The digits at the start, and a point with digits behind it.
 std::size_t number_length(std::string_view text) {
   std::size_t length = 0;
-  while (length < text.size() && is_digit(text[length])) ++length;
-  if (length == 0 || length + 1 >= text.size() || text[length] != '.' || !is_digit(text[length + 1])) return length;
+  while (length < text.size() && is_decimal(text[length])) ++length;
+  if (length == 0 || length + 1 >= text.size() || text[length] != '.' || !is_decimal(text[length + 1])) return length;
   ++length;
-  while (length < text.size() && is_digit(text[length])) ++length;
+  while (length < text.size() && is_decimal(text[length])) ++length;
   return length;
 }
 

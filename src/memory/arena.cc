@@ -15,8 +15,6 @@
 namespace penstock {
 namespace {
 
-constexpr std::uint64_t kCacheLine = 64;
-
 // A load's memory is its payload, not somebody else's.
 constexpr bool fits(std::uint64_t kept, std::uint64_t wanted) {
   return kept >= wanted && kept - wanted <= std::min(tuning::kMostWaste, kept / 4);

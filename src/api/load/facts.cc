@@ -8,14 +8,6 @@
 #include "transfer/settings.h"
 
 namespace penstock {
-namespace {
-
-bool is_misaligned(const TensorInfo* tensor) {
-  return tensor->nbytes > 0 && !is_aligned(tensor->offset, dtype_alignment(tensor->dtype));
-}
-
-}  // namespace
-
 ReadRequest read_request(const LoadOptions& options) {
   return {options.cache, decide_landing(options.landing), options.dtype.has_value(), options.verify};
 }
@@ -41,7 +33,8 @@ std::vector<FileFacts> gather_facts(const Reader::State& state, const Selection&
   std::vector<FileFacts> facts;
   for (const FileSelection& selected : selection.files) {
     facts.push_back(gather_facts(state, selected.number, stretches_of(selected.tensors), request, /*mapping=*/true));
-    facts.back().has_misaligned = std::any_of(selected.tensors.begin(), selected.tensors.end(), is_misaligned);
+    facts.back().has_misaligned = std::any_of(selected.tensors.begin(), selected.tensors.end(),
+                                              [](const TensorInfo* tensor) { return is_misaligned(*tensor); });
   }
   return facts;
 }

@@ -12,12 +12,6 @@
 namespace penstock {
 namespace {
 
-constexpr std::uint64_t kCacheLine = 64;
-
-bool is_misaligned(const TensorInfo& tensor) {
-  return tensor.nbytes > 0 && !is_aligned(tensor.offset, dtype_alignment(tensor.dtype));
-}
-
 // Maps the pages of what is mapped already, reading those that are missing.
 void populate_mapping(const File& file, std::byte* data, std::uint64_t nbytes) {
   int result = 0;

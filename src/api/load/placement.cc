@@ -11,7 +11,6 @@ namespace penstock {
 namespace {
 
 constexpr std::uint64_t kPage = 4096;
-constexpr std::uint64_t kCacheLine = 64;
 
 std::uint64_t alignment_of_run(std::uint64_t nbytes) {
   return nbytes >= tuning::kHugePageAlignedRun ? kHugePage : nbytes >= tuning::kPageAlignedRun ? kPage : kCacheLine;

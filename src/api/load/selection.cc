@@ -32,6 +32,10 @@ std::uint64_t FileSelection::nbytes() const {
   return sum;
 }
 
+bool is_misaligned(const TensorInfo& tensor) {
+  return tensor.nbytes > 0 && !is_aligned(tensor.offset, dtype_alignment(tensor.dtype));
+}
+
 Selection select_tensors(const Reader::State& state, const std::function<bool(const TensorInfo&)>& wanted) {
   Selection selection;
   for (const TensorInfo& tensor : state.tensors) {

@@ -30,6 +30,9 @@ struct Selection {
   std::vector<const TensorInfo*> views;  // tensors whose elements are apart in their file; not in `files`
 };
 
+// Its offset is not a multiple of its element size, so that it can't be used where it lies.
+bool is_misaligned(const TensorInfo& tensor);
+
 Selection select_tensors(const Reader::State& state, const std::function<bool(const TensorInfo&)>& wanted);
 
 // Per file of the reader, the bytes from the first one that is wanted to the last, views included.
