@@ -6,6 +6,9 @@ export CCACHE_SLOPPINESS=pch_defines,time_macros
 if command -v ccache >/dev/null; then
   export CMAKE_CXX_COMPILER_LAUNCHER=ccache
 fi
+# The Python package has the sources and flags of the release build. That ccache sees it, the compiler has one name in both
+# (g++ and c++ are two), and paths count from the build's folder.
+export CXX=${CXX:-c++} CCACHE_BASEDIR=$PWD CCACHE_NOHASHDIR=1
 
 # watch_log LABEL LOG: says every now and then what the last line of a log is: on a terminal in one line that is written
 # over, in a pipe every ten seconds. Ends with the script.

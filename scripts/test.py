@@ -165,7 +165,9 @@ def python_tests() -> Outcome:
     # A run for each folder: modules of the same name live in them.
     for folder in ("python", "cli", "repo"):
         report = REPORTS / f"{folder}.xml"
-        command: list[str | Path] = [BIN / "pytest", "-q", f"--junitxml={report}", f"tests/{folder}"]
+        # One more than there are processors: many tests wait for a drive or for another process.
+        command: list[str | Path] = [BIN / "pytest", "-q", "-n", str((os.cpu_count() or 1) + 1)]
+        command += ["--dist", "worksteal", f"--junitxml={report}", f"tests/{folder}"]
         passed = run(command, environment={"PENSTOCK_COMMAND": str(BIN / "penstock")})
         counts = report_counts(report, show_details=False)
         outcome.counts.add(counts or Counts())

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <set>
 #include <string>
 #include <utility>
@@ -13,7 +14,9 @@ namespace {
 // Takes the place of any field in `Struct{any, any ...}`.
 struct Anything {
   template <typename Field>
-  operator Field() const;
+  operator Field() const {
+    std::abort();  // it is only asked whether this could be called
+  }
 };
 
 template <typename Struct, std::size_t... kIndex>

@@ -84,8 +84,7 @@ class Planned {
  public:
   Planned(const Reader::State& state, const Selection& selection, const LoadOptions& options,
           const std::vector<Placement>& placements)
-      : state_(state),
-        selection_(selection),
+      : selection_(selection),
         placements_(placements),
         request_(read_request(options)),
         settings_(decide_settings(options.io, selection.nbytes)),
@@ -158,7 +157,6 @@ class Planned {
     if (stats.bytes_buffered <= stats.bytes_direct) stats.reason = describe(main_route.reason);
   }
 
-  const Reader::State& state_;
   const Selection& selection_;
   const std::vector<Placement>& placements_;
   const ReadRequest request_;
