@@ -70,7 +70,9 @@ def test_layer_includes_only_what_is_below_it(layer: str) -> None:
 
 def test_every_folder_of_the_api_is_a_known_room() -> None:
     assert {path.name for path in (ROOT / "src" / "api").iterdir() if path.is_dir()} == set(ROOMS)
-    assert sources(ROOT / "src" / "api") == sorted(path for room in ROOMS for path in sources(ROOT / "src" / "api" / room))
+    assert sources(ROOT / "src" / "api") == sorted(
+        path for room in ROOMS for path in sources(ROOT / "src" / "api" / room)
+    )
 
 
 @pytest.mark.parametrize("room", sorted(ROOMS))
