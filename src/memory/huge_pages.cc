@@ -62,8 +62,13 @@ std::string huge_pages_setting() {
 }
 
 bool HugePageBudget::allows() noexcept {
-  const unsigned seen = seen_.fetch_add(1, std::memory_order_relaxed);
-  return slow_.load(std::memory_order_relaxed) * tuning::kPagesPerSlowPage <= seen;
+  constexpr unsigned kWorthOfQuick = tuning::kPagesPerSlowPage / tuning::kQuickPagesPerSlowPage;
+  const unsigned spent = slow_.load(std::memory_order_relaxed) * tuning::kPagesPerSlowPage;
+  if (spent <= left_alone_.load(std::memory_order_relaxed) + kWorthOfQuick * quick_.load(std::memory_order_relaxed)) {
+    return true;
+  }
+  left_alone_.fetch_add(1, std::memory_order_relaxed);
+  return false;
 }
 
 HugePages::HugePages(std::byte* data, std::size_t nbytes, bool insist)
@@ -98,7 +103,7 @@ HugePages::Page HugePages::ask_for(std::byte* data, HugePageBudget& budget) noex
   ::madvise(data, kHugePage, MADV_HUGEPAGE);
   const Touched touched = touch(data);
   const bool is_huge = touched.faults == 1;
-  if (!is_huge || touched.slow) budget.spend();
+  budget.count(/*slow=*/!is_huge || touched.slow);
   return is_huge ? Page::kHuge : Page::kSmall;
 }
 

@@ -21,18 +21,19 @@ namespace penstock {
 // Transparent ones for this process: "always", "madvise" or "never"; empty where the kernel does not say.
 std::string huge_pages_setting();
 
-// How many slow huge pages a load can still afford: one in tuning::kPagesPerSlowPage that it has come to. A load whose
-// pages are all slow tries few of them; one bad moment costs the next pages and not the whole load. Safe from several
-// threads.
+// How many slow huge pages a load can still afford. Quick ones pay for a slow one, and so does leaving pages alone: a load
+// whose pages are all slow tries few of them, and one bad moment costs the next pages and not the whole load. Safe from
+// several threads.
 class HugePageBudget {
  public:
   // Whether the next page is worth asking for.
   bool allows() noexcept;
-  // One that was asked for took long.
-  void spend() noexcept { slow_.fetch_add(1, std::memory_order_relaxed); }
+  // One that was asked for came.
+  void count(bool slow) noexcept { (slow ? slow_ : quick_).fetch_add(1, std::memory_order_relaxed); }
 
  private:
-  std::atomic<unsigned> seen_{0};
+  std::atomic<unsigned> left_alone_{0};
+  std::atomic<unsigned> quick_{0};
   std::atomic<unsigned> slow_{0};
 };
 

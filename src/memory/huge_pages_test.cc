@@ -14,36 +14,43 @@
 namespace penstock {
 namespace {
 
+// Pages that are left alone before the next is asked for.
+unsigned left_alone(HugePageBudget& budget) {
+  unsigned count = 0;
+  while (!budget.allows()) ++count;
+  return count;
+}
+
 TEST(HugePageBudgetTest, while_they_are_quick_all_are_asked_for) {
   HugePageBudget budget;
-  for (int i = 0; i < 1000; ++i) EXPECT_TRUE(budget.allows());
+  for (int i = 0; i < 1000; ++i) {
+    EXPECT_TRUE(budget.allows());
+    budget.count(/*slow=*/false);
+  }
 }
 
 TEST(HugePageBudgetTest, where_all_are_slow_few_are_asked_for) {
   HugePageBudget budget;
-  unsigned asked = 0;
-  for (unsigned i = 0; i < 10 * tuning::kPagesPerSlowPage; ++i) {
-    if (!budget.allows()) continue;
-    budget.spend();
-    ++asked;
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_TRUE(budget.allows());
+    budget.count(/*slow=*/true);
+    EXPECT_EQ(left_alone(budget), tuning::kPagesPerSlowPage);
   }
-  EXPECT_EQ(asked, 10u);
 }
 
-TEST(HugePageBudgetTest, a_slow_one_after_many_quick_ones_costs_nothing) {
+TEST(HugePageBudgetTest, a_slow_one_among_quick_ones_costs_nothing) {
   HugePageBudget budget;
-  for (unsigned i = 0; i < 2 * tuning::kPagesPerSlowPage; ++i) EXPECT_TRUE(budget.allows());
-  budget.spend();
+  for (unsigned i = 0; i < tuning::kQuickPagesPerSlowPage; ++i) budget.count(/*slow=*/false);
+  budget.count(/*slow=*/true);
   EXPECT_TRUE(budget.allows());
+  budget.count(/*slow=*/true);
+  EXPECT_EQ(left_alone(budget), tuning::kPagesPerSlowPage);
 }
 
-TEST(HugePageBudgetTest, threads_that_meet_one_shortage_spend_more_and_recover) {
+TEST(HugePageBudgetTest, threads_that_meet_one_shortage_pay_for_each) {
   HugePageBudget budget;
-  for (int i = 0; i < 4; ++i) EXPECT_TRUE(budget.allows());
-  for (int i = 0; i < 4; ++i) budget.spend();
-  unsigned left_small = 0;
-  while (!budget.allows()) ++left_small;
-  EXPECT_LE(left_small, 4 * tuning::kPagesPerSlowPage);
+  for (int i = 0; i < 4; ++i) budget.count(/*slow=*/true);
+  EXPECT_EQ(left_alone(budget), 4 * tuning::kPagesPerSlowPage);
 }
 
 class HugePagesTest : public ::testing::Test {
