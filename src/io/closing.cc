@@ -18,14 +18,21 @@ namespace {
 constexpr std::chrono::minutes kLongestWait{1};
 constexpr std::chrono::milliseconds kWaitStep{5};
 
-// Atomics, and no mutex: a child of fork() must be able to use them whatever the parent's threads were doing. The count
-// is of the process that is named: a child has none of its parent's threads to wait for.
-std::atomic<int> closing{0};
-std::atomic<pid_t> counted_in{0};
+// How many are being closed (the lower half), and in which process: a child of fork() has none of its parent's threads
+// to wait for. An atomic, and no mutex: a child must be able to use it whatever the parent's threads were doing.
+std::atomic<std::uint64_t> closing{0};
 
-void count_here() noexcept {
-  const pid_t process = ::getpid();
-  if (counted_in.exchange(process) != process) closing = 0;
+constexpr std::uint64_t kCountMask = 0xFFFFFFFF;
+
+std::uint64_t count_here(std::uint64_t state) noexcept {
+  return state >> 32 == static_cast<std::uint64_t>(::getpid()) ? state & kCountMask : 0;
+}
+
+void add_to_count(std::int64_t change) noexcept {
+  const std::uint64_t process = static_cast<std::uint64_t>(::getpid()) << 32;
+  std::uint64_t state = closing.load();
+  while (!closing.compare_exchange_weak(state, process | (count_here(state) + static_cast<std::uint64_t>(change)))) {
+  }
 }
 
 }  // namespace
@@ -37,16 +44,15 @@ bool frees_much(int fd) {
 }
 
 bool run_while_closing(std::function<void()> work) noexcept {
-  count_here();
-  ++closing;
+  add_to_count(1);
   try {
     std::thread([mine = std::move(work)] {
       mine();
-      --closing;
+      add_to_count(-1);
     }).detach();
     return true;
   } catch (...) {
-    --closing;
+    add_to_count(-1);
     return false;
   }
 }
@@ -60,9 +66,9 @@ void close_in_background(UniqueFd fd) noexcept {
 }
 
 void wait_for_closing() {
-  count_here();
   const auto deadline = std::chrono::steady_clock::now() + kLongestWait;
-  while (closing > 0 && std::chrono::steady_clock::now() < deadline) std::this_thread::sleep_for(kWaitStep);
+  while (count_here(closing.load()) > 0 && std::chrono::steady_clock::now() < deadline)
+    std::this_thread::sleep_for(kWaitStep);
 }
 
 }  // namespace penstock

@@ -105,6 +105,12 @@ class Planner {
 
 }  // namespace
 
+ByteRange hull_of(std::span<const Piece> pieces) {
+  ByteRange hull{pieces.front().offset, 0};
+  for (const Piece& piece : pieces) hull.end = std::max(hull.end, piece.offset + piece.nbytes);
+  return hull;
+}
+
 std::vector<Segment> coalesce(std::span<const Segment> segments, bool keep_owners) {
   std::vector<Segment> joined;
   for (const Segment& segment : segments) {

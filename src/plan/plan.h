@@ -43,6 +43,10 @@ struct Piece {
   DType to = DType::kU8;
 };
 
+// The bytes of the file from the first piece to the end of the furthest. Pieces may overlap (tensors over one storage),
+// so that is not always the end of the last.
+ByteRange hull_of(std::span<const Piece> pieces);
+
 struct Block {
   std::uint64_t offset = 0;  // in the file, a multiple of the alignment
   std::uint64_t length = 0;  // a multiple of the alignment

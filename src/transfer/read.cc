@@ -74,7 +74,7 @@ class ReadJob final : public BlockJob {
   NextStep read_buffered(std::byte* staging) {
     const File& file = *task_.file;
     const std::uint64_t first = pieces_.front().offset;
-    const std::uint64_t nbytes = pieces_.back().offset + pieces_.back().nbytes - first;
+    const std::uint64_t nbytes = hull_of(pieces_).size();
     const Piece& piece = pieces_.front();
     const bool is_whole = pieces_.size() == 1 && piece.from == piece.to;
     std::byte* const target = is_whole ? task_.destination->for_copy(piece, block_.straight) : nullptr;
@@ -146,9 +146,7 @@ PlanOptions plan_options(const FileRead& read, bool direct, std::uint64_t block_
 std::vector<bool> resident_blocks(const File& file, const Plan& plan) {
   std::vector<bool> resident;
   for (const Block& block : plan.blocks) {
-    const Piece& first = plan.pieces[block.first_piece];
-    const Piece& last = plan.pieces[block.first_piece + block.piece_count - 1];
-    const ByteRange range{first.offset, last.offset + last.nbytes};
+    const ByteRange range = hull_of(std::span(plan.pieces).subspan(block.first_piece, block.piece_count));
     resident.push_back(file.resident_bytes(range) == range.size());
   }
   return resident;

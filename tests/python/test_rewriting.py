@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import io
 import os
+import resource
+import signal
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -172,3 +175,40 @@ def test_a_link_goes_on_leading_to_the_file(tmp_path: Path) -> None:
         torch.save(make_state(), writer)  # type: ignore[arg-type]
     assert (tmp_path / "link.pt").is_symlink()
     assert torch.load(io.BytesIO((tmp_path / "real.pt").read_bytes()))["step"] == 3
+
+
+def test_what_is_not_a_regular_file_is_not_replaced(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(penstock.ArgumentError, match="pipe: exists and is not a regular file; it is not replaced"):
+        PyFileWriter(tmp_path / "pipe")
+    with pytest.raises(IsADirectoryError):
+        PyFileWriter(tmp_path)
+    with pytest.raises(FileNotFoundError):
+        PyFileWriter(tmp_path / "missing" / "model.pt")
+    assert stat.S_ISFIFO((tmp_path / "pipe").stat().st_mode)
+    assert os.listdir(tmp_path) == ["pipe"]
+
+
+def test_a_name_of_the_greatest_length_works(tmp_path: Path) -> None:
+    path = tmp_path / ("\N{CJK UNIFIED IDEOGRAPH-6A21}" * 84 + ".p")
+    with PyFileWriter(path) as writer:
+        torch.save(make_state(), writer)  # type: ignore[arg-type]
+    assert torch.load(path)["step"] == 3
+
+
+def test_a_close_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
+    path = tmp_path / "model.pt"
+    path.write_bytes(b"old")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    writer = PyFileWriter(path)
+    writer.write(b"x" * 1000)  # in Python's buffer
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (10, limits[1]))
+        with pytest.raises(OSError, match="File too large"):
+            writer.close()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, before)
+    assert path.read_bytes() == b"old"
+    assert os.listdir(tmp_path) == ["model.pt"]

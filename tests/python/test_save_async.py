@@ -189,3 +189,11 @@ def test_threads_may_start_jobs_at_once(tmp_path: Path) -> None:
     for job in list(penstock._job._running):
         job.wait()
     assert len(os.listdir(tmp_path)) == 240
+
+
+def test_what_a_job_held_is_free_when_it_is_over(tmp_path: Path) -> None:
+    pool = penstock.MemoryPool()
+    tensors = {"w": torch.ones(4 * 2**20)}
+    for _ in range(3):
+        penstock.save_async(tensors, tmp_path / "m.safetensors", pool=pool).wait()
+        assert pool.used_bytes == 0

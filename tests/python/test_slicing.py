@@ -158,3 +158,13 @@ def test_half_a_byte_cannot_be_sliced_off(path: Path) -> None:
     helpers.write_raw(path, helpers.one_tensor("F4", [2, 4], 4), b"abcd")
     with pytest.raises(penstock.Error):
         penstock.open(path)["x"][:, 1:2]
+
+
+@pytest.mark.parametrize("cache", ["auto", "copy", "direct", "buffered", "mmap"])
+@pytest.mark.parametrize("index", [slice(1, 3), slice(0, 1), slice(1, 2), slice(3, 8)])
+def test_a_slice_within_a_byte_is_refused(tmp_path: Path, index: slice, cache: str) -> None:
+    path = tmp_path / "f4.safetensors"
+    helpers.write_raw(path, helpers.one_tensor("F4", [8], 4), b"\x12\x34\x56\x78")
+    path.read_bytes()
+    with pytest.raises(penstock.UnsupportedError, match="must start and end on whole bytes"):
+        penstock.open(path, framework="numpy", cache=cache)["x"][index]

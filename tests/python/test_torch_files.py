@@ -373,3 +373,59 @@ def test_twenty_thousand_tiny_tensors_arrive(tmp_path: Path) -> None:
     assert list(found) == list(tensors)
     assert found["t19999"].tolist() == [19999.0, 19999.0]
     assert torch.load(tmp_path / "m.pt")["t12345"].tolist() == [12345.0, 12345.0]
+
+
+CACHES = pytest.mark.parametrize("cache", ["auto", "copy", "direct", "buffered", "mmap"])
+
+
+def overlapping() -> dict[str, Any]:
+    """A tensor, and later parts of it that end before it does: of one storage, so of the same bytes of the file."""
+    base = torch.arange(300_000, dtype=torch.float32)
+    return {"whole": base, "part": base[200:300], "later": base[1000:2000], "turned": base.view(500, 600).t()}
+
+
+@FORMATS
+@CACHES
+@pytest.mark.parametrize("warm", [True, False])
+def test_tensors_over_the_same_bytes_are_each_read_in_full(tmp_path: Path, format: str, cache: str, warm: bool) -> None:
+    path = tmp_path / "model.pt"
+    torch.save(overlapping(), path, _use_new_zipfile_serialization=format == "torch")
+    path.read_bytes() if warm else penstock.measure.drop_page_cache(path)
+    expected = {name: tensor.contiguous() for name, tensor in overlapping().items()}
+    loads: list[dict[str, Any]] = [
+        penstock.load(path, framework="numpy", cache=cache),
+        dict(penstock.stream(path, framework="numpy", cache=cache, max_buffer=4096)),
+        {name: tensor.numpy() for name, tensor in penstock.open(path, cache=cache).items()},
+    ]
+    if cache != "mmap":
+        loads.append(penstock.load(path, framework="numpy", cache=cache, verify=True))
+        loads.append(dict(penstock.stream(path, framework="numpy", cache=cache, verify=True, max_buffer=4096)))
+    target = {name: torch.zeros_like(tensor) for name, tensor in expected.items()}
+    penstock.load_into(target, path, cache=cache)
+    loads.append({name: tensor.numpy() for name, tensor in target.items()})
+    for number, loaded in enumerate(loads):
+        for name, tensor in expected.items():
+            assert np.array_equal(loaded[name], tensor.numpy()), (number, name)
+
+
+def test_a_verified_stream_checks_views_too(tmp_path: Path) -> None:
+    path = tmp_path / "model.pt"
+    torch.save({"turned": torch.arange(10_000, dtype=torch.float32).view(100, 100).t(), "plain": torch.ones(9)}, path)
+    with zipfile.ZipFile(path) as archive:
+        record = max(archive.infolist(), key=lambda each: each.file_size)
+    content = bytearray(path.read_bytes())
+    at = content.find(struct.pack("<3f", 5000.0, 5001.0, 5002.0))
+    content[at + 3] ^= 1
+    path.write_bytes(content)
+    for load in (penstock.load, penstock.stream):
+        with pytest.raises(penstock.FormatError, match=f"record .{record.filename}. is corrupt"):
+            dict(load(path, framework="numpy", verify=True))
+    assert len(dict(penstock.stream(path, framework="numpy"))) == 2
+
+
+def test_a_verified_stream_of_many_small_portions_reads_the_directory_once(tmp_path: Path) -> None:
+    path = tmp_path / "model.pt"
+    state = {f"t{i}": torch.full((50,), float(i)) for i in range(500)}
+    torch.save(state, path)
+    loaded = dict(penstock.stream(path, verify=True, max_buffer=1024))
+    assert all(torch.equal(loaded[name], tensor) for name, tensor in state.items())

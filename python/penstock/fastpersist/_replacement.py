@@ -11,6 +11,8 @@ import stat
 import tempfile
 from typing import TYPE_CHECKING
 
+from ..errors import ArgumentError, DirectoryError, NotFoundError
+
 if TYPE_CHECKING:
     from types import TracebackType
 
@@ -28,11 +30,13 @@ class Replacement:
     def __init__(self, target: Path) -> None:
         self._target = os.path.realpath(target)
         if os.path.isdir(self._target):
-            raise IsADirectoryError(f"{self._target}: is a directory")
-        folder, name = os.path.split(self._target)
+            raise DirectoryError(f"{self._target}: is a directory")
+        if os.path.exists(self._target) and not os.path.isfile(self._target):
+            raise ArgumentError(f"{self._target}: exists and is not a regular file; it is not replaced")
+        folder = os.path.dirname(self._target)
         if not os.path.isdir(folder):
-            raise FileNotFoundError(f"{self._target}: the directory {folder} does not exist")
-        self._folder = tempfile.mkdtemp(prefix=f".{name[:100]}.", suffix=".tmp", dir=folder)
+            raise NotFoundError(f"{self._target}: the directory {folder} does not exist")
+        self._folder = tempfile.mkdtemp(prefix=".penstock-", suffix=".tmp", dir=folder)
         self.path = os.path.join(self._folder, os.path.basename(os.fspath(target)))
 
     def publish(self) -> None:

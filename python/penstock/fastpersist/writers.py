@@ -248,12 +248,18 @@ class PyFileWriter(FileWriter):
         self._file.flush()
 
     def _finish(self) -> None:
-        self._file.close()
+        try:
+            self._file.close()
+        except BaseException:
+            self._replacement.discard()
+            raise
         self._replacement.publish()
 
     def _abandon(self) -> None:
-        self._file.close()
-        self._replacement.discard()
+        try:
+            self._file.close()
+        finally:
+            self._replacement.discard()
 
 
 class MockFileWriter(FileWriter):

@@ -23,7 +23,8 @@ class FileCheck {
       : state_(state), options_(options), expected_(state.expected_checksums()), not_finite_(state.tensors.size()) {
     std::vector<const TensorInfo*> tensors;
     for (const TensorInfo& tensor : state.tensors) tensors.push_back(&tensor);
-    if (options.checksums) verification_.emplace(state, tensors, /*records_without_tensors=*/true);
+    if (options.checksums)
+      verification_.emplace(state, StoredChecksums(state), tensors, /*records_without_tensors=*/true);
   }
 
   VerifyReport run() {

@@ -63,14 +63,13 @@ void count_tensors(const Selection& selection, const std::vector<Placement>& pla
 void count_block(const ReadTask& task, std::size_t number, Forecast& forecast) {
   Stats& stats = forecast.stats;
   const Block& block = task.plan.blocks[number];
-  const Piece* const first = task.plan.pieces.data() + block.first_piece;
-  const Piece* const last = first + block.piece_count - 1;
+  const std::span pieces = std::span(task.plan.pieces).subspan(block.first_piece, block.piece_count);
   std::uint64_t payload = 0;
-  for (const Piece* piece = first; piece <= last; ++piece) payload += piece->nbytes;
+  for (const Piece& piece : pieces) payload += piece.nbytes;
   ++stats.requests;
   if (task.buffered[number]) {
     stats.bytes_buffered += payload;
-    stats.bytes_on_device += last->offset + last->nbytes - first->offset;
+    stats.bytes_on_device += hull_of(pieces).size();
     if (!task.drop_behind.empty() && task.drop_behind[number]) forecast.bytes_dropped += payload;
   } else {
     stats.bytes_direct += payload;

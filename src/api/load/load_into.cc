@@ -90,7 +90,7 @@ Stats Reader::load_into(std::span<const Target> targets, const LoadOptions& opti
     nbytes -= target.tensor->nbytes;
   }
   std::optional<Verification> verification;
-  if (options.verify) verification.emplace(*state_, tensors, /*records_without_tensors=*/false);
+  if (options.verify) verification.emplace(*state_, StoredChecksums(*state_), tensors);
   // What has an address of its own can't be mapped there.
   LoadOptions reading = options;
   if (reading.cache == CachePolicy::kAuto) reading.cache = CachePolicy::kCopy;

@@ -85,7 +85,7 @@ LoadResult read_selection(const Reader::State& state, const Selection& selection
     for (const PlacedTensor& tensor : last.placement.tensors) moved += tensor.moved;
   }
   std::optional<Verification> verification;
-  if (options.verify) verification.emplace(state, all_selected(selection), /*records_without_tensors=*/false);
+  if (options.verify) verification.emplace(state, StoredChecksums(state), all_selected(selection));
   LoadResult result;
   result.stats = read_all(state, std::move(wanted), options, facts, verification ? &*verification : nullptr, [&] {
     result.tensors = make_tensors(selection, placed);

@@ -55,7 +55,7 @@ void for_each_run(const Shape& shape, const std::vector<Slice>& slices, const Us
   }
 }
 
-// The bytes of a slice in its file: from the first to behind the last.
+// The bytes of a slice in its file: from the first to behind the last. Nothing where it starts or ends within one.
 ByteRange extent_of(const TensorInfo& tensor, const std::vector<Slice>& slices) {
   std::int64_t first = 0;
   std::int64_t last = 0;
@@ -63,9 +63,10 @@ ByteRange extent_of(const TensorInfo& tensor, const std::vector<Slice>& slices) 
     first = first * tensor.shape[i] + slices[i].begin;
     last = last * tensor.shape[i] + slices[i].end - 1;
   }
-  const std::uint64_t bits = dtype_bits(tensor.dtype);
-  return {tensor.offset + static_cast<std::uint64_t>(first) * bits / 8,
-          tensor.offset + static_cast<std::uint64_t>(last + 1) * bits / 8};
+  const std::uint64_t begin = static_cast<std::uint64_t>(first) * dtype_bits(tensor.dtype);
+  const std::uint64_t end = static_cast<std::uint64_t>(last + 1) * dtype_bits(tensor.dtype);
+  if (begin % 8 != 0 || end % 8 != 0) return {};
+  return {tensor.offset + begin / 8, tensor.offset + end / 8};
 }
 
 // A tensor that lies in the file as it is wanted, from a file that the page cache holds: a view of it. Nothing where
@@ -77,7 +78,14 @@ std::optional<Tensor> map_slice(const File& file, const TensorInfo& tensor, Shap
   // Completing a mapping is for whole files: who reads tensor by tensor would wait for each.
   if (decision.reason != MapReason::kMapAsked && decision.reason != MapReason::kAllCached) return std::nullopt;
   file.check_unchanged();
-  const auto mapped = map_range(file, range);
+  std::shared_ptr<MappedRange> mapped;
+  try {
+    mapped = map_range(file, range);
+  } catch (const Error& error) {
+    // A process has so many mappings (vm.max_map_count), and who keeps many tensors may have used them up.
+    if (error.kind() != ErrorKind::kMemory || decision.reason == MapReason::kMapAsked) throw;
+    return std::nullopt;
+  }
   return Tensor{tensor.name, tensor.dtype, std::move(shape), {mapped->at(range.begin), range.size()}, mapped};
 }
 
@@ -135,7 +143,7 @@ Tensor Reader::load_slice(std::string_view name, std::span<const Slice> slices, 
   const std::uint64_t nbytes = static_cast<std::uint64_t>(count) * dtype_bits(dtype) / 8;
 
   const ByteRange extent = count > 0 ? extent_of(tensor, ranges) : ByteRange{};
-  const bool as_it_is = dtype == tensor.dtype && count > 0 && extent.size() == nbytes;
+  const bool as_it_is = dtype == tensor.dtype && extent.size() > 0 && extent.size() == nbytes;
   if (as_it_is) {
     const File& file = *state_->files[tensor.file];
     ReadRequest request = read_request(options);

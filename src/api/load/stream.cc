@@ -31,15 +31,16 @@ struct StreamBatch {
 
 // Cuts a selection into portions of at most `limit` bytes (or one tensor), never over two files. Tensors that are
 // checked together stay together.
-std::deque<Portion> cut(const Reader::State& state, const Selection& selection, std::uint64_t limit, bool verify) {
+std::deque<Portion> cut(const Selection& selection, std::uint64_t limit, const StoredChecksums* checksums) {
   std::deque<Portion> portions;
   for (std::size_t number = 0; number < selection.files.size(); ++number) {
     const FileSelection& file = selection.files[number];
-    const auto groups = verify ? check_groups(state, file.number, file.tensors) : std::vector<std::uint64_t>();
+    std::vector<std::uint64_t> groups;
+    if (checksums != nullptr) groups = check_groups(*checksums, file.number, file.tensors);
     std::uint64_t nbytes = 0;
     for (std::size_t i = 0; i < file.tensors.size(); ++i) {
       const TensorInfo* tensor = file.tensors[i];
-      const bool belongs = verify && i > 0 && groups[i] == groups[i - 1];
+      const bool belongs = i > 0 && !groups.empty() && groups[i] == groups[i - 1];
       if (i == 0 || (nbytes + tensor->nbytes > limit && !belongs)) {
         portions.push_back({{file.number, file.file, {}}, number});
         nbytes = 0;
@@ -67,7 +68,8 @@ struct TensorStream::State {
     views.assign(selection.views.begin(), selection.views.end());
     for (const TensorInfo* view : views) total += view->nbytes;
     // Enough portions in the budget for the drive never to wait for the consumer.
-    to_come = cut(*reader, selection, std::max<std::uint64_t>(options.max_buffer / 4, 1), options.verify);
+    if (options.verify) checksums.emplace(*reader);
+    to_come = cut(selection, std::max<std::uint64_t>(options.max_buffer / 4, 1), checksums ? &*checksums : nullptr);
     // Mapped, they take no memory of their own, and are never ahead.
     if (!mapping.map) session = std::make_unique<ReadSession>(decide_settings(options.io, nbytes), pool);
   }
@@ -120,8 +122,7 @@ struct TensorStream::State {
     PieceObserver observe;
     if (options.verify) {
       // The pickle of a zip, which no tensor lies in, was checked when the file was opened.
-      batch.verification =
-          std::make_unique<Verification>(*reader, selection.tensors, /*records_without_tensors=*/false);
+      batch.verification = std::make_unique<Verification>(*reader, *checksums, selection.tensors);
       const std::vector<Segment> further = batch.verification->further_segments(selection.number);
       wanted.segments.insert(wanted.segments.end(), further.begin(), further.end());
       std::stable_sort(wanted.segments.begin(), wanted.segments.end(),
@@ -163,10 +164,18 @@ struct TensorStream::State {
 
   // Views come last, one by one.
   Tensor next_view() {
-    const TensorInfo& view = *views.front();
+    const TensorInfo* const view = views.front();
     views.pop_front();
-    Tensor tensor = load_view(*reader, view, options);
-    stats.bytes += view.nbytes;
+    if (checksums) {
+      // All of the record that it lies in: what is between its elements counts too.
+      Verification verification(*reader, *checksums, {&view, 1});
+      LoadOptions quiet = options;
+      quiet.progress = {};
+      read_all(*reader, {}, quiet, {}, &verification);
+      verification.check();
+    }
+    Tensor tensor = load_view(*reader, *view, options);
+    stats.bytes += view->nbytes;
     ++stats.tensors;
     return tensor;
   }
@@ -201,7 +210,8 @@ struct TensorStream::State {
   const LoadOptions options;
   const std::shared_ptr<HostPool> pool;
   const ReadRequest request;
-  std::vector<FileFacts> facts;  // of each file of the selection
+  std::vector<FileFacts> facts;              // of each file of the selection
+  std::optional<StoredChecksums> checksums;  // when they are checked
   MapDecision mapping;
   std::deque<Portion> to_come;
   std::deque<const TensorInfo*> views;

@@ -33,38 +33,42 @@ std::vector<zip::Record>::const_iterator record_at(const std::vector<zip::Record
 
 }  // namespace
 
-Verification::Verification(const Reader::State& state, std::span<const TensorInfo* const> wanted,
-                           bool records_without_tensors)
+StoredChecksums::StoredChecksums(const Reader::State& state) : tensors(state.expected_checksums()) {
+  for (std::uint32_t file = 0; file < state.files.size(); ++file) records.push_back(checked_records(state, file));
+}
+
+Verification::Verification(const Reader::State& state, const StoredChecksums& stored,
+                           std::span<const TensorInfo* const> wanted, bool records_without_tensors)
     : state_(state), check_of_(state.tensors.size()) {
-  add_tensors(wanted);
+  add_tensors(stored, wanted);
   for (std::uint32_t file = 0; file < state.files.size(); ++file) {
     const auto of_file = [file](const TensorInfo* tensor) { return tensor->file < file; };
     const auto first = std::partition_point(wanted.begin(), wanted.end(), of_file);
     const auto last =
         std::partition_point(first, wanted.end(), [file](const TensorInfo* tensor) { return tensor->file == file; });
-    add_records(file, {first, last}, records_without_tensors);
+    add_records(file, stored.records[file], {first, last}, records_without_tensors);
   }
 }
 
-void Verification::add_tensors(std::span<const TensorInfo* const> wanted) {
-  const auto expected = state_.expected_checksums();
+void Verification::add_tensors(const StoredChecksums& stored, std::span<const TensorInfo* const> wanted) {
   for (const TensorInfo* tensor : wanted) {
     const std::uint32_t number = number_of(state_, *tensor);
-    if (!expected[number]) continue;
+    if (!stored.tensors[number]) continue;
     check_of_[number] = static_cast<std::uint32_t>(checks_.size());
     checks_.push_back({ChecksumKind::kCrc32c,
-                       *expected[number],
+                       *stored.tensors[number],
                        tensor->file,
                        {tensor->offset, tensor->offset + tensor->nbytes},
                        "tensor " + in_quotes(tensor->name)});
   }
 }
 
-void Verification::add_records(std::uint32_t file, std::span<const TensorInfo* const> wanted, bool without_tensors) {
-  const std::vector<zip::Record> records = checked_records(state_, file);
-  if (records.empty()) return;
+void Verification::add_records(std::uint32_t file, const std::vector<zip::Record>& records,
+                               std::span<const TensorInfo* const> wanted, bool without_tensors) {
+  if (records.empty() || (wanted.empty() && !without_tensors)) return;
   std::vector<bool> has_tensors(records.size());
   for (const TensorInfo& tensor : state_.tensors) {
+    if (!without_tensors) break;
     if (tensor.file != file || tensor.nbytes == 0) continue;
     const auto record = record_at(records, tensor.offset);
     if (record != records.end()) has_tensors[static_cast<std::size_t>(record - records.begin())] = true;
@@ -145,9 +149,9 @@ void Verification::check() {
   if (!problems.empty()) throw Error(ErrorKind::kFormat, problems.front().text);
 }
 
-std::vector<std::uint64_t> check_groups(const Reader::State& state, std::uint32_t file,
+std::vector<std::uint64_t> check_groups(const StoredChecksums& stored, std::uint32_t file,
                                         std::span<const TensorInfo* const> tensors) {
-  const std::vector<zip::Record> records = checked_records(state, file);
+  const std::vector<zip::Record>& records = stored.records[file];
   std::vector<std::uint64_t> groups;
   for (const TensorInfo* tensor : tensors) {
     const auto record = record_at(records, tensor->offset);

@@ -12,15 +12,25 @@
 #include <vector>
 
 #include "api/files/reader_state.h"
+#include "format/zip.h"
 #include "plan/plan.h"
 #include "transfer/checksum_collector.h"
 
 namespace penstock {
 
+// What the files of a reader say, read once.
+struct StoredChecksums {
+  explicit StoredChecksums(const Reader::State& state);
+
+  std::vector<std::optional<std::uint32_t>> tensors;  // CRC-32C, by number
+  std::vector<std::vector<zip::Record>> records;      // of each file: those with a CRC-32, by offset
+};
+
 class Verification {
  public:
   // Of what `wanted`, tensors of the reader in its order, need. `records_without_tensors`: the pickle of a zip, too.
-  Verification(const Reader::State& state, std::span<const TensorInfo* const> wanted, bool records_without_tensors);
+  Verification(const Reader::State& state, const StoredChecksums& stored, std::span<const TensorInfo* const> wanted,
+               bool records_without_tensors = false);
 
   // What is to be read besides the wanted tensors, of one file, by offset. Their owners follow the tensors' numbers.
   std::vector<Segment> further_segments(std::uint32_t file) const;
@@ -55,8 +65,9 @@ class Verification {
     std::string subject;  // "tensor \"a\"", "record \"data/0\""
   };
 
-  void add_tensors(std::span<const TensorInfo* const> wanted);
-  void add_records(std::uint32_t file, std::span<const TensorInfo* const> wanted, bool without_tensors);
+  void add_tensors(const StoredChecksums& stored, std::span<const TensorInfo* const> wanted);
+  void add_records(std::uint32_t file, const std::vector<zip::Record>& records,
+                   std::span<const TensorInfo* const> wanted, bool without_tensors);
   void add_further(std::uint32_t file, std::uint64_t begin, std::uint64_t end, std::uint32_t check);
 
   const Reader::State& state_;
@@ -70,7 +81,7 @@ class Verification {
 
 // Where the bytes start that each tensor of a file is checked with: tensors with the same start (in one record of a
 // torch zip) are checked together.
-std::vector<std::uint64_t> check_groups(const Reader::State& state, std::uint32_t file,
+std::vector<std::uint64_t> check_groups(const StoredChecksums& stored, std::uint32_t file,
                                         std::span<const TensorInfo* const> tensors);
 
 }  // namespace penstock

@@ -25,15 +25,20 @@ struct SaveJob::State {
       resolve_shared(work);
       work.options.shared = SharedTensors::kDuplicate;
       watch_progress(work);
-      Save save(work);
-      save.prepare(options.snapshot);
-      if (options.snapshot) copy_tensors(save);
-      save.write();
-      set_staged();
-      finish(save.publish(), nullptr);
+      finish(save_steps(work), nullptr);
     } catch (...) {
       finish({}, std::current_exception());
     }
+  }
+
+  // What it held, snapshot included, is let go of before anybody is told that it is over.
+  Stats save_steps(Writer::State& work) {
+    Save save(work);
+    save.prepare(options.snapshot);
+    if (options.snapshot) copy_tensors(save);
+    save.write();
+    set_staged();
+    return save.publish();
   }
 
   void copy_tensors(Save& save) {
