@@ -22,7 +22,8 @@ help:
 setup:
 	@scripts/setup.sh
 
-build: setup
+build:
+	@scripts/setup.sh build
 	@scripts/install_package.sh
 
 demo: build

@@ -3,6 +3,7 @@
 # Safe to run again: what is there already is left alone, and then nothing touches the network.
 #
 #   scripts/setup.sh           packages and .venv (build, tests, demo)
+#   scripts/setup.sh build     only what building and the demo need of them, in half the time
 #   scripts/setup.sh bench     also .venv-bench, the released peers that bench/ races against
 #
 # PYTHON names the interpreter the environments are made with (default: python3, at least 3.10).
@@ -14,6 +15,7 @@ source scripts/progress.sh
 
 python=${PYTHON:-python3}
 logs=build/logs
+scope=$([ "${1:-}" = build ] && echo build || echo all)
 mkdir -p "$logs"
 
 say() { printf '[setup] %s\n' "$*"; }
@@ -40,9 +42,14 @@ as_root() {
   fi
 }
 
+# in_scope FILE: its lines, up to the mark where only the demo is wanted.
+in_scope() {
+  if [ "$scope" = build ]; then sed '/^# ---- from here on/,$d' "$1"; else cat "$1"; fi
+}
+
 # The distribution's own Python comes without venv and headers; one from elsewhere brings both.
 wanted_packages() {
-  sed -e 's/#.*//' -e '/^[[:space:]]*$/d' scripts/packages.txt
+  in_scope scripts/packages.txt | sed -e 's/#.*//' -e '/^[[:space:]]*$/d'
   if ! command -v "$python" >/dev/null || [ "$("$python" -c 'import sys; print(sys.base_prefix)')" = /usr ]; then
     printf '%s\n' python3 python3-venv python3-dev
   fi
@@ -82,9 +89,9 @@ check_python() {
 
 # make_environment DIRECTORY REQUIREMENTS: an environment with torch and what the file names.
 make_environment() {
-  local directory=$1 requirements=$2 name=${1#.} stamp=$1/setup-stamp version wanted
+  local directory=$1 requirements=$2 name=${1#.} stamp=$1/setup-stamp-$scope version wanted
   version=$("$python" -c 'import sys; print(sys.version, sys.base_prefix)')
-  wanted=$({ echo "$version"; cat scripts/requirements-torch.txt "$requirements"; } | sha256sum)
+  wanted=$({ echo "$version"; in_scope scripts/requirements-torch.txt; in_scope "$requirements"; } | sha256sum)
   if [ "$(cat "$stamp" 2>/dev/null)" = "$wanted" ] && "$directory/bin/python" -c '' 2>/dev/null; then
     say "$directory: up to date"
     return
@@ -97,16 +104,16 @@ make_environment() {
   say "$directory: installing torch (a large download the first time)"
   logged "$name-torch" "$directory/bin/python" -m pip install -r scripts/requirements-torch.txt
   say "$directory: installing $requirements"
-  logged "$name-packages" "$directory/bin/python" -m pip install -r "$requirements"
+  in_scope "$requirements" >"$logs/$name-requirements.txt"
+  logged "$name-packages" "$directory/bin/python" -m pip install -r "$logs/$name-requirements.txt"
   printf '%s\n' "$wanted" >"$stamp"
 }
 
+case ${1:-} in
+  "" | build | bench) ;;
+  *) fail "unknown argument '$1' (there are: build, bench)" ;;
+esac
 install_packages
 check_python
 make_environment .venv scripts/requirements-dev.txt
-for extra in "$@"; do
-  case $extra in
-    bench) make_environment .venv-bench scripts/requirements-bench.txt ;;
-    *) fail "unknown argument '$extra' (there is only: bench)" ;;
-  esac
-done
+if [ "${1:-}" = bench ]; then make_environment .venv-bench scripts/requirements-bench.txt; fi
