@@ -56,8 +56,8 @@ inline constexpr std::size_t kMostRuns = 100'000;
 
 // ---- The page cache -------------------------------------------------------------------------------------------------
 
-// A file of which the cache holds this share is completed there and mapped: 561 ms and 0.4 CPU s for half of 2 GiB,
-// where copying that half and reading the other took 1154 and 2.1 (three rounds; measured again: docs/benchmarks.md).
+// A file of which the cache holds this share is completed there and mapped: 0.46 CPU s for half of 2 GiB and no memory of
+// its own, where copying that half and reading the other takes 1.03 and 2 GiB (758 - 878 against 677 - 762 ms).
 inline constexpr std::uint64_t kMapFromPercent = 50;
 // Missing pages are asked for so far ahead of their use, and mapped chunk by chunk: a failed read is an error there.
 inline constexpr std::uint64_t kMapChunk = 8 * kMiB;
