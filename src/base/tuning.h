@@ -56,8 +56,8 @@ inline constexpr std::size_t kMostRuns = 100'000;
 
 // ---- The page cache -------------------------------------------------------------------------------------------------
 
-// A file of which the cache holds this share is completed there and mapped: 0.46 CPU s for half of 2 GiB and no memory of
-// its own, where copying that half and reading the other takes 1.03 and 2 GiB (758 - 878 against 677 - 762 ms).
+// A file of which the cache holds this share is completed there and mapped: 0.46 CPU s for half of 2 GiB and no memory
+// of its own, where copying that half and reading the other takes 1.03 and 2 GiB (758 - 878 against 677 - 762 ms).
 inline constexpr std::uint64_t kMapFromPercent = 50;
 // Missing pages are asked for so far ahead of their use, and mapped chunk by chunk: a failed read is an error there.
 inline constexpr std::uint64_t kMapChunk = 8 * kMiB;
@@ -84,8 +84,8 @@ inline constexpr std::uint64_t kSmallestPopulate = 64 * kKiB;
 // pages take 0.6 to 0.9. Sleeping (a kernel that compacts memory) counts from 8 ms on: it takes no processor time.
 inline constexpr double kSlowHugePageSeconds = 1e-3;
 inline constexpr double kSlowHugePageWait = 8e-3;
-// One slow page is paid for by 8 quick ones, which save about 0.6 ms each, or by having left 256 alone: where all are slow,
-// 4 of 1024 cost 20 ms. (With 64 in place of 256 such a load of 2 GiB took 1151 ms, where it had taken 1041.)
+// One slow page is paid for by 8 quick ones, which save about 0.6 ms each, or by having left 256 alone: where all are
+// slow, 4 of 1024 cost 20 ms. (With 64 in place of 256 such a load of 2 GiB took 1151 ms, where it had taken 1041.)
 inline constexpr unsigned kPagesPerSlowPage = 256;
 inline constexpr unsigned kQuickPagesPerSlowPage = 8;
 

@@ -21,9 +21,9 @@ namespace penstock {
 // Transparent ones for this process: "always", "madvise" or "never"; empty where the kernel does not say.
 std::string huge_pages_setting();
 
-// How many slow huge pages a load can still afford. Quick ones pay for a slow one, and so does leaving pages alone: a load
-// whose pages are all slow tries few of them, and one bad moment costs the next pages and not the whole load. Safe from
-// several threads.
+// How many slow huge pages a load can still afford. Quick ones pay for a slow one, and so does leaving pages alone: a
+// load whose pages are all slow tries few of them, and one bad moment costs the next pages and not the whole load. Safe
+// from several threads.
 class HugePageBudget {
  public:
   // Whether the next page is worth asking for.
