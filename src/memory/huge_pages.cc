@@ -90,7 +90,9 @@ bool HugePages::have_page(std::size_t number, HugePageBudget& budget) noexcept {
   Page& page = pages_[number];
   std::byte* const data = data_ + number * kHugePage;
   if (page == Page::kUntouched) {
-    page = ask_for(data, budget);
+    // What was used without asking stays as it is. Not left to the faults: another one that comes between, as the
+    // sanitizers' own may, would make a small page that is there look like a huge one that was fetched.
+    page = !insist_ && is_resident(data) ? Page::kSmall : ask_for(data, budget);
   } else if (page == Page::kHuge) {
     page = ask_again(data, budget);
   }
