@@ -27,8 +27,8 @@ inline constexpr unsigned kWriteDepth = 8;
 // Threads that copy, where nobody says how many. 4 on 2 cores gave 3.7 GiB/s where 2 gave 4.0.
 inline constexpr unsigned kMostDefaultThreads = 4;
 
-// Up to here one thread moves everything, with one request at a time and no engine: 1 MiB cold in 0.2 ms, where threads
-// and rings took 0.6. It lands in place: a copy costs more than the page faults that it would spread.
+// Up to here one thread moves everything, with one request at a time and no engine, and it lands in place. Where
+// exactly that stops to pay was not measured.
 inline constexpr std::uint64_t kSmallTransfer = 4 * kMiB;
 inline constexpr std::uint64_t kSmallBlock = 1 * kMiB;
 
@@ -43,7 +43,7 @@ inline constexpr unsigned kMostThreads = 256;
 
 // ---- Planning -------------------------------------------------------------------------------------------------------
 
-// Unwanted bytes that are read to save a request: at 2.8 GiB/s as many take 45 us, a request of its own 60 - 100.
+// Unwanted bytes that are read to save a request. Not measured.
 inline constexpr std::uint64_t kLargestGap = 128 * kKiB;
 // Straight moves shorter than this are not worth a request of their own. Not measured.
 inline constexpr std::uint64_t kSmallestStraightRead = 64 * kKiB;
@@ -64,7 +64,7 @@ inline constexpr std::uint64_t kMapChunk = 8 * kMiB;
 inline constexpr std::size_t kMapChunksAhead = 16;
 // Of more than this at once the kernel leaves out the rest (its read-ahead, or the drive's largest request).
 inline constexpr std::uint64_t kPrefetchStep = 512 * kKiB;
-// Cached slices from here on are mapped; a mapping and its first fault cost 4 us, a copy of as many bytes 8.
+// Cached slices from here on are mapped, smaller ones copied with one read. Not measured.
 inline constexpr std::uint64_t kSmallestMappedSlice = 64 * kKiB;
 
 // ---- Memory ---------------------------------------------------------------------------------------------------------
@@ -75,7 +75,7 @@ inline constexpr std::uint64_t kSmallestMapping = 128 * kKiB;
 inline constexpr std::uint64_t kMostKept = 4 * kGiB;
 // A kept arena serves a request that leaves no more than this, and no more than a quarter of it, unused.
 inline constexpr std::uint64_t kMostWaste = 16 * kMiB;
-// Memory from here on may come in huge pages: 0.14 s for 2 GiB where they are at hand, 0.6 in small ones.
+// Memory from here on may come in huge pages: 0.14 s for 2 GiB where they are at hand. The bound was not measured.
 inline constexpr std::uint64_t kSmallestHugeArena = 16 * kMiB;
 // MADV_POPULATE_WRITE replaces 512 faults per 2 MiB by one call: 1.35 -> 1.0 CPU s per cold load. Below this a call
 // costs more.
@@ -84,8 +84,8 @@ inline constexpr std::uint64_t kSmallestPopulate = 64 * kKiB;
 // pages take 0.6 to 0.9. Sleeping (a kernel that compacts memory) counts from 8 ms on: it takes no processor time.
 inline constexpr double kSlowHugePageSeconds = 1e-3;
 inline constexpr double kSlowHugePageWait = 8e-3;
-// One slow page is paid for by 8 quick ones, which save about 0.6 ms each, or by having left 256 alone: where all are
-// slow, 4 of 1024 cost 20 ms. (With 64 in place of 256 such a load of 2 GiB took 1151 ms, where it had taken 1041.)
+// One slow page is paid for by 8 quick ones, or by having left 256 alone. By reckoning, where all are slow, 4 of 1024
+// cost 20 ms. (With 64 in place of 256 cold loads took 1151 ms, and 1041 before; with 256 they took 1205 and 1198.)
 inline constexpr unsigned kPagesPerSlowPage = 256;
 inline constexpr unsigned kQuickPagesPerSlowPage = 8;
 
