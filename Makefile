@@ -1,6 +1,6 @@
 # `make demo` and `make test` are the two commands: from a fresh clone on Debian 12 each sets up everything it needs.
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test bench fuzz format lint clean
+.PHONY: help setup build demo test docs bench fuzz format lint clean
 
 PYTHON_BIN := .venv/bin/python
 FUZZ_SECONDS ?= 600
@@ -12,6 +12,7 @@ help:
 	@echo
 	@echo 'make setup    Debian packages and the Python environment .venv'
 	@echo 'make build    the Python package and the penstock command, installed in .venv'
+	@echo 'make docs     the site of docs/ in build/site, every link checked'
 	@echo 'make bench    the measured race against other loaders: an hour and a half; BENCH="--quick" takes two minutes'
 	@echo '              BENCH="--races engine,shapes --rounds 9" and other arguments are passed on, see bench/README.md'
 	@echo 'make fuzz     every fuzz target for FUZZ_SECONDS ($(FUZZ_SECONDS))'
@@ -31,6 +32,10 @@ demo: build
 
 test: setup
 	@$(PYTHON_BIN) scripts/test.py $(STAGES)
+
+docs: build
+	@scripts/setup.sh docs
+	@.venv-docs/bin/python scripts/docs/build.py
 
 bench: build
 	@scripts/setup.sh bench

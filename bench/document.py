@@ -62,8 +62,8 @@ def machine_section(measured: Results) -> str:
             table.add([title, str(measured.about[key])])
     table.add(["Kernel", str(measured.about.get("kernel", "unknown")).split("-")[0]])
     table.add(["Filesystem", str(measured.about.get("filesystem", "unknown")).split()[0]])
-    peers = ", ".join(f"{name} {version}" for name, version in measured.about.get("peers", {}).items())
-    table.add(["Peers", peers])
+    for name, version in measured.about.get("peers", {}).items():
+        table.add([name, str(version)])
     return f"### Where and when\n\n{table.markdown()}\n"
 
 

@@ -36,11 +36,10 @@ class Table:
             self._show_plain()
 
     def markdown(self) -> str:
-        """Without the title. Of highlighted rows the first two cells are bold."""
+        """Without the title. Of highlighted rows the first cell is bold."""
         lines = [self.columns, ["---" if i < self.text_columns else "---:" for i in range(len(self.columns))]]
         for i, row in enumerate(self.rows):
-            bold = 2 if i in self.highlighted else 0
-            lines.append([f"**{cell}**" for cell in row[:bold]] + row[bold:])
+            lines.append([f"**{row[0]}**", *row[1:]] if i in self.highlighted else row)
         return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
 
     def _show_plain(self) -> None:
@@ -73,6 +72,11 @@ def number(value: float | None, digits: int = 2, scale: float = 1) -> str:
     return "" if value is None else f"{value / scale:.{digits}f}"
 
 
+def figure(value: float) -> str:
+    """A speed or a time: what is beyond a hundred needs no fractions."""
+    return number(value, 0 if value >= 100 else 2)
+
+
 def ratio(summary: Summary, other: Summary | None) -> str:
     return "" if other is None else f"{summary.speed_over(other):.2f}x"
 
@@ -86,13 +90,13 @@ def race_table(summaries: list[Summary], race_key: str) -> Table | None:
     ceiling = best_with_role(summaries, race_key, "ceiling")
     peer = best_with_role(summaries, race_key, "peer")
     columns = ["", race.unit, "min - max", "over ceiling", "over best peer", "CPU s"]
-    columns += ["peak MiB", "anonymous", "file", "cached", "drive", "own I/O"]
+    columns += ["peak MiB", "anon", "file", "cached", "drive", "own I/O"]
     table = Table(f"{race.name} ({payload(chosen)}median of {min(summary.rounds for summary in chosen)})", columns)
     for summary in chosen:
         cells = [
             summary.case.name,
-            number(summary.value),
-            f"{summary.low:.2f} - {summary.high:.2f}",
+            figure(summary.value),
+            f"{figure(summary.low)} - {figure(summary.high)}",
             ratio(summary, ceiling),
             ratio(summary, peer),
             number(summary.cpu_seconds),

@@ -5,6 +5,7 @@
 #   scripts/setup.sh           packages and .venv (build, tests, demo)
 #   scripts/setup.sh build     only what building and the demo need of them, in half the time
 #   scripts/setup.sh bench     also .venv-bench, the released peers that bench/ races against
+#   scripts/setup.sh docs      .venv-docs alone, which makes the site of docs/
 #
 # PYTHON names the interpreter the environments are made with (default: python3, at least 3.10).
 set -euo pipefail
@@ -87,11 +88,12 @@ check_python() {
     fail "$("$python" --version) is too old: penstock needs Python 3.10 or later (set PYTHON to one)"
 }
 
-# make_environment DIRECTORY REQUIREMENTS: an environment with torch and what the file names.
+# make_environment DIRECTORY REQUIREMENTS...: an environment with what the files name, one after the other.
 make_environment() {
-  local directory=$1 requirements=$2 name=${1#.} stamp=$1/setup-stamp-$scope version wanted
+  local directory=$1 name=${1#.} stamp=$1/setup-stamp-$scope requirements version wanted
+  shift
   version=$("$python" -c 'import sys; print(sys.version, sys.base_prefix)')
-  wanted=$({ echo "$version"; in_scope scripts/requirements-torch.txt; in_scope "$requirements"; } | sha256sum)
+  wanted=$({ echo "$version"; for requirements in "$@"; do in_scope "$requirements"; done; } | sha256sum)
   if [ "$(cat "$stamp" 2>/dev/null)" = "$wanted" ] && "$directory/bin/python" -c '' 2>/dev/null; then
     say "$directory: up to date"
     return
@@ -101,19 +103,25 @@ make_environment() {
     say "$directory: creating the environment ($("$python" --version))"
     logged "$name-create" "$python" -m venv --clear "$directory"
   fi
-  say "$directory: installing torch (a large download the first time)"
-  logged "$name-torch" "$directory/bin/python" -m pip install -r scripts/requirements-torch.txt
-  say "$directory: installing $requirements"
-  in_scope "$requirements" >"$logs/$name-requirements.txt"
-  logged "$name-packages" "$directory/bin/python" -m pip install -r "$logs/$name-requirements.txt"
+  for requirements in "$@"; do
+    say "$directory: installing $requirements$([[ $requirements == *torch* ]] && echo " (a large download the first time)")"
+    in_scope "$requirements" >"$logs/$name-requirements.txt"
+    logged "$name-packages" "$directory/bin/python" -m pip install -r "$logs/$name-requirements.txt"
+  done
   printf '%s\n' "$wanted" >"$stamp"
 }
 
 case ${1:-} in
   "" | build | bench) ;;
-  *) fail "unknown argument '$1' (there are: build, bench)" ;;
+  docs)
+    check_python
+    make_environment .venv-docs scripts/requirements-docs.txt
+    exit
+    ;;
+  *) fail "unknown argument '$1' (there are: build, bench, docs)" ;;
 esac
+torch=scripts/requirements-torch.txt # first, so that nothing else chooses another one
 install_packages
 check_python
-make_environment .venv scripts/requirements-dev.txt
-if [ "${1:-}" = bench ]; then make_environment .venv-bench scripts/requirements-bench.txt; fi
+make_environment .venv "$torch" scripts/requirements-dev.txt
+if [ "${1:-}" = bench ]; then make_environment .venv-bench "$torch" scripts/requirements-bench.txt; fi

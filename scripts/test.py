@@ -1,6 +1,6 @@
 """Runs the stages of `make test`, all of them even when one fails, and adds up what the test runners reported.
 
-Stages: release, asan, tsan, fuzz, python, lint. Without arguments every one runs, in this order.
+Stages: release, asan, tsan, fuzz, python, docs, lint. Without arguments every one runs, in this order.
 """
 
 from __future__ import annotations
@@ -175,6 +175,16 @@ def python_tests() -> Outcome:
     return outcome
 
 
+def docs_site() -> Outcome:
+    """The site is built from the package as it is now: its docstrings, its headers, the command's help."""
+    if not run(["scripts/install_package.sh"], environment={"PENSTOCK_WARNINGS_AS_ERRORS": "ON"}):
+        return Outcome(ok=False)
+    if not run(["scripts/setup.sh", "docs"]):
+        print("  skipped: the environment .venv-docs can't be made; the package index is needed for it once")
+        return Outcome(ok=True, counts=Counts(skipped=1))
+    return Outcome(ok=run([ROOT / ".venv-docs" / "bin" / "python", "scripts/docs/build.py"]))
+
+
 def checks() -> Outcome:
     commands: dict[str, list[str | Path]] = {
         "clang-format and ruff format": ["scripts/format.sh", "--check"],
@@ -195,6 +205,7 @@ STAGES: dict[str, tuple[str, Callable[[], Outcome]]] = {
     "tsan": ("C++ tests of the layers with threads, ThreadSanitizer", lambda: native_tests("tsan", THREADED_LAYERS)),
     "fuzz": (f"fuzz targets, {FUZZ_SECONDS} seconds each", fuzz_targets),
     "python": ("Python, command line and repository tests", python_tests),
+    "docs": ("the site, its links", docs_site),
     "lint": ("formatting, lint, types", checks),
 }
 

@@ -1,0 +1,93 @@
+"""What turns the repository into a site: headers, docstrings and links."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "scripts" / "docs"))
+
+import arguments  # noqa: E402
+import command  # noqa: E402
+import headers  # noqa: E402
+import links  # noqa: E402
+
+HEADER = """// Pipe: carries water.
+//
+// Its kinds are
+//   kWide    wide
+#pragma once
+
+namespace penstock {
+
+// Opens or closes. A `Pipe` is <not> copied.
+class Pipe {
+ public:
+  struct State;  // the library's own
+
+  explicit Pipe(int width);
+
+  // Litres.
+  int flow() const;
+
+ private:
+  int width_;
+};
+
+int count(const Pipe& pipe);
+
+template <typename T>
+void internal(T value);
+
+}  // namespace penstock
+"""
+
+
+def test_a_header_becomes_prose_and_declarations() -> None:
+    assert headers.render_header("pipe.h", HEADER) == (
+        "## pipe.h\n\nPipe: carries water.\n\nIts kinds are\n\n```text\n  kWide    wide\n```\n\n"
+        "### `Pipe`\n\nOpens or closes. A `Pipe` is \\<not> copied.\n\n"
+        "```cpp\nclass Pipe {\n public:\n  explicit Pipe(int width);\n\n  // Litres.\n  int flow() const;\n};\n```\n\n"
+        "### `count()`\n\n```cpp\nint count(const Pipe& pipe);\n```\n"
+    )
+
+
+def test_every_public_header_is_on_the_page() -> None:
+    paths = sorted((ROOT / "include" / "penstock").glob("*.h"))
+    page = headers.render(paths)
+    assert [line for line in page.splitlines() if line.startswith("## ")] == [f"## {path.name}" for path in paths]
+    assert {"### `Reader`", "### `Writer`", "### `CachePolicy`", "### `diagnose()`"} <= set(page.splitlines())
+
+
+def test_arguments_of_a_docstring_become_a_section() -> None:
+    text = "Does it.\n\nNote: this stays.\n\npath: where\n    it is.\nfirst, second: both.\nThe others are plain."
+    assert arguments.with_sections(text, {"path", "first", "second"}) == (
+        "Does it.\n\nNote: this stays.\n\n"
+        "Args:\n    path: where\n        it is.\n    first: see `second`.\n    second: both.\n\nThe others are plain."
+    )
+
+
+def test_the_commands_are_those_that_the_help_lists() -> None:
+    text = "Usage\n  penstock COMMAND\n\nCommands\n  ls       List\n  convert  Copy\n\nExamples\n  penstock ls x\n"
+    assert command.subcommands(text) == ["ls", "convert"]
+    with pytest.raises(ValueError, match="finds no list of subcommands"):
+        command.subcommands("Usage\n")
+
+
+def test_links_that_lead_nowhere_are_found(tmp_path: Path) -> None:
+    (tmp_path / "index.html").write_text(
+        '<h1 id="top"></h1><a href="a.html#there">1</a><a href="a.html#gone">2</a><a href="b.html">3</a>'
+        '<img src="no.svg" srcset="no2.svg 2x"><a href="#top">4</a><a href="https://example.com/x">5</a>'
+    )
+    (tmp_path / "a.html").write_text('<p id="there"></p><a href="index.html">back</a>')
+    (tmp_path / "alone.html").write_text("")
+    assert links.broken_links(tmp_path) == [
+        "index.html: a.html#gone: there is no such anchor",
+        "index.html: b.html: there is no such file",
+        "index.html: no.svg: there is no such file",
+        "index.html: no2.svg: there is no such file",
+        "alone.html: no page links to it",
+    ]
