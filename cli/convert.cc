@@ -99,7 +99,7 @@ ConvertOptions library_options(const Options& options, ProgressBar& bar) {
   return result;
 }
 
-void print_result(Console& console, const Options& options, const Stats& stats) {
+void print_result(Console& console, const Options& options, const ConvertStats& stats) {
   if (console.json) {
     JsonWriter json;
     json.begin_object();
@@ -121,10 +121,12 @@ void print_result(Console& console, const Options& options, const Stats& stats) 
                     console.terminal.paint(Tone::kBold, printable(options.target)),
                     format_count_of(stats.tensors, "tensor"), format_size(stats.bytes), format_seconds(stats.seconds),
                     format_rate(stats.bytes, stats.seconds));
+  console.out.flush();
+  for (const std::string& note : stats.notes) console.note(note);
 }
 
 // The library's message, but for the case where an option of ours helps.
-Stats convert_or_hint(const Options& options, ProgressBar& bar) {
+ConvertStats convert_or_hint(const Options& options, ProgressBar& bar) {
   try {
     return convert(source_paths(options), options.target, library_options(options, bar));
   } catch (const Error& error) {
@@ -141,7 +143,7 @@ int run(Console& console, const Options& options) {
   if (!options.selected.empty()) check_selection(Reader{source_paths(options)}, options);
   const StoppableWork work;
   ProgressBar bar("converting", console.error_terminal, console.progress_mode());
-  const Stats stats = convert_or_hint(options, bar);
+  const ConvertStats stats = convert_or_hint(options, bar);
   bar.finish();
   print_result(console, options, stats);
   return kSuccess;

@@ -22,18 +22,27 @@ struct ConvertOptions {
   SaveOptions save;        // format, sharding, checksums, durability; its metadata is added
 };
 
+// What a conversion did.
+struct ConvertStats : Stats {
+  std::vector<std::string> notes;  // what the target can't hold and is left out, or holds in another form; a line each
+};
+
 // Copies `source` (as Reader takes it) to `target` in a stream, whatever the size, in bounded memory. The source is
 // never changed: a target that is one of its files is refused.
+//
+// Tensors are converted, and metadata where the target's format has a place for it. What else a source holds (values of
+// a torch file that are no tensors, tensors that share their bytes, checksums) is told in the notes. A dtype that the
+// target's format lacks is an error.
 //
 // The fragments PATH-0.N, PATH-1.N ... that DeepSpeed's FastPersist leaves of a torch file are joined: name all of
 // them, or PATH, or their directory. With no format named, or "torch-legacy", and every tensor as it is, the target is
 // the file that they are parts of, with the object as it was saved; else the tensors are converted as any file's.
-Stats convert(const std::filesystem::path& source, const std::filesystem::path& target,
-              const ConvertOptions& options = {});
+ConvertStats convert(const std::filesystem::path& source, const std::filesystem::path& target,
+                     const ConvertOptions& options = {});
 
 // The same of several files.
-Stats convert(std::span<const std::filesystem::path> sources, const std::filesystem::path& target,
-              const ConvertOptions& options = {});
+ConvertStats convert(std::span<const std::filesystem::path> sources, const std::filesystem::path& target,
+                     const ConvertOptions& options = {});
 
 struct VerifyOptions {
   bool finite = false;    // also look for NaN and infinities in floating tensors

@@ -125,6 +125,12 @@ void visit_fields(const Stats& stats, Visitor&& visit) {
 }
 
 template <typename Visitor>
+void visit_fields(const ConvertStats& stats, Visitor&& visit) {
+  visit_fields(static_cast<const Stats&>(stats), visit);
+  visit("notes", stats.notes);
+}
+
+template <typename Visitor>
 void visit_fields(const StreamStats& stats, Visitor&& visit) {
   visit("bytes", stats.bytes);
   visit("bytes_written", stats.bytes_written);

@@ -42,7 +42,8 @@ def convert(
     """Copies a checkpoint to another format, element type or set of shards, in a stream, in bounded memory.
 
     `metadata` is added to what the source has (`keep_metadata`). An existing target is refused unless `overwrite` is set.
-    A type that the target's format lacks is refused. The other arguments are those of `load` and `save`.
+    A type that the target's format lacks is refused. What else it can't hold is left out, and told in the `notes` of what
+    is returned, a line each: metadata and checksums in a torch file, values of a torch file that are no tensors. The other arguments are those of `load` and `save`.
 
     The fragments ``PATH-0.N``, ``PATH-1.N`` ... that DeepSpeed's FastPersist leaves of a torch file are joined: name all of
     them, or ``PATH``, or their directory. The target is then the file that they are parts of, with the object as it was

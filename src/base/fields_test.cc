@@ -68,6 +68,10 @@ TEST(ForecastFields, those_of_its_statistics_stand_among_its_own) {
   EXPECT_EQ(count_visited<Forecast>(), count_fields<Forecast>() - 1 + count_fields<Stats>());
 }
 
+TEST(ConvertFields, those_of_its_statistics_stand_before_its_own) {
+  EXPECT_EQ(count_visited<ConvertStats>(), count_fields<Stats>() + 1);
+}
+
 TEST(OptionFields, a_visitor_can_change_them) {
   IoOptions options;
   visit_fields(options, [](const std::string& name, auto& field) {

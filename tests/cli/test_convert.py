@@ -21,6 +21,27 @@ def test_a_copy_has_the_same_tensors_and_metadata(run: Run, tmp_path: Path) -> N
     assert files.names_in(tmp_path) == ["a.safetensors", "b.safetensors"]
 
 
+@pytest.mark.parametrize("arguments", [["b.pt"], ["b.bin"], ["b", "--format", "torch-legacy"]], ids=" ".join)
+def test_what_the_target_cannot_hold_is_a_note_and_no_failure(run: Run, tmp_path: Path, arguments: list[str]) -> None:
+    files.write_file(tmp_path / "a.safetensors", metadata={"format": "pt"})
+    result = run("convert", "a.safetensors", *arguments)
+    assert result.returncode == 0
+    assert result.stdout.startswith(f"ok {arguments[0]}  4 tensors, 56 B")
+    assert result.stderr == 'note: metadata is left out, because a torch file holds none: "format"\n'
+    assert run("convert", arguments[0], "again.safetensors").stderr == ""
+    assert files.read_file(tmp_path / "again.safetensors") == (files.sample_tensors(), {})
+
+
+def test_json_has_the_notes(run: Run, tmp_path: Path) -> None:
+    files.write_file(tmp_path / "a.safetensors", metadata={"format": "pt", "by": "us"})
+    result = run("convert", "a.safetensors", "b.pt", "--json")
+    assert result.stderr == ""
+    assert json.loads(result.stdout)["notes"] == [
+        'metadata is left out, because a torch file holds none: "by", "format"'
+    ]
+    assert json.loads(run("convert", "a.safetensors", "b.safetensors", "--json").stdout)["notes"] == []
+
+
 def test_json_says_what_was_done(run: Run, tmp_path: Path) -> None:
     files.write_file(tmp_path / "a.safetensors")
     result = run("convert", "a.safetensors", "b.safetensors", "--json", "--no-durable")

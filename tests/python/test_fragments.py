@@ -72,14 +72,19 @@ def test_writers_are_processes_with_keys_of_their_own(tmp_path: Path) -> None:
         (tmp_path / str(rank)).mkdir()
         fragments.append(write_fragments({"w": kept[-1], "rank": rank}, tmp_path / str(rank) / "m.pt", 2)[rank])
     assert fragments[0].read_bytes()[:400] != fragments[1].read_bytes()[:400]
-    penstock.convert(fragments, tmp_path / "m.pt")
+    stats = penstock.convert(fragments, tmp_path / "m.pt", metadata={"by": "us"})
+    assert stats.notes == ['metadata is left out, because a torch file holds none: "by"']
     assert_same_trees(torch.load(tmp_path / "m.pt"), {"w": value, "rank": 0})
 
 
 def test_other_formats_get_the_tensors(tmp_path: Path) -> None:
     tree = make_tree()
     fragments = write_fragments(tree, tmp_path / "model.pt", 3)
-    penstock.convert(fragments, tmp_path / "m.safetensors", dtype="float64")
+    notes = penstock.convert(fragments, tmp_path / "m.safetensors", dtype="float64").notes
+    assert notes == [
+        'values that are no tensors are left out: "optimizer/state/0/step", "name"',
+        'tensors that share bytes with others are written in full: "module/turned", "module/weight"',
+    ]
     found = penstock.load(tmp_path / "m.safetensors")
     assert torch.equal(found["module/turned"], tree["module"]["turned"].double())
     assert torch.equal(found["optimizer/state/0/exp_avg"], tree["optimizer"]["state"][0]["exp_avg"].double())

@@ -8,6 +8,8 @@
 #include <utility>
 
 #include "api/convert/convert_source.h"
+#include "api/convert/notes.h"
+#include "api/files/file_bytes.h"
 #include "api/files/reader_state.h"
 #include "api/load/placement.h"
 #include "api/load/range_reader.h"
@@ -94,6 +96,36 @@ std::vector<fs::path> paths_of(const Reader& reader) {
   return paths;
 }
 
+// Checksums of the old layout mean nothing for the new one.
+bool is_of_layout(const std::string& key) {
+  return key == kChecksumKey || key == "total_size";
+}
+
+// `save` gets the source's metadata, as far as its format holds any.
+void choose_metadata(const Reader::State& state, const ConvertOptions& options, SaveOptions& save,
+                     ConversionNotes& notes) {
+  if (options.keep_metadata) {
+    for (const auto& [key, value] : state.metadata) {
+      if (!is_of_layout(key)) save.metadata.emplace(key, value);
+    }
+    for (const auto& [key, value] : state.metadata) {
+      const auto contradicts = [&key, &value](const FileInfo& file) {
+        const auto found = file.metadata.find(key);
+        return found != file.metadata.end() && found->second != value;
+      };
+      const bool differs = std::any_of(state.infos.begin(), state.infos.end(), contradicts);
+      if (differs && !is_of_layout(key)) notes.see_conflict(key);
+    }
+  }
+  notes.fit(save, state.metadata.contains(std::string(kChecksumKey)));
+}
+
+void note_trees(const Reader::State& state, ConversionNotes& notes) {
+  for (std::size_t i = 0; i < state.files.size(); ++i) {
+    if (has_pickle(state.infos[i].format)) notes.see_tree(*torch::read_checkpoint(FileBytes(*state.files[i])).tree);
+  }
+}
+
 }  // namespace
 
 FillFunction make_view_fill(std::function<Tensor()> load) {
@@ -112,36 +144,36 @@ Stats save_conversion(Writer& writer, std::span<const fs::path> sources, bool ov
   return save.publish(/*keep_index=*/true);
 }
 
-Stats convert(const fs::path& source, const fs::path& target, const ConvertOptions& options) {
+ConvertStats convert(const fs::path& source, const fs::path& target, const ConvertOptions& options) {
   return convert(std::span(&source, 1), target, options);
 }
 
-Stats convert(std::span<const fs::path> sources, const fs::path& target, const ConvertOptions& options) {
+ConvertStats convert(std::span<const fs::path> sources, const fs::path& target, const ConvertOptions& options) {
   if (const auto fragments = find_fragments(sources); !fragments.empty()) {
     return merge_fragments(fragments, target, options);
   }
   const Reader reader(sources);
   const Reader::State& state = ReaderAccess::state(reader);
+  ConversionNotes notes;
   SaveOptions save = options.save;
-  if (options.keep_metadata) {
-    for (const auto& [key, value] : reader.metadata()) {
-      // Checksums of the old layout mean nothing for the new one.
-      if (key != kChecksumKey && key != "total_size") save.metadata.emplace(key, value);
-    }
-  }
+  save.format = format_for_save(save.format, target.native());
+  choose_metadata(state, options, save, notes);
+  note_trees(state, notes);
   std::vector<std::shared_ptr<const RangeReader>> files;
   for (const auto& file : state.files) files.push_back(std::make_shared<const RangeReader>(file));
   Writer writer(target, save);
   for (const TensorInfo& tensor : reader.tensors()) {
     if (options.select && !options.select(tensor)) continue;
+    notes.see_tensor(tensor);
     const DType dtype = loaded_dtype(tensor, options.dtype);
     writer.add(tensor.name, dtype, tensor.shape,
                tensor.byte_strides.empty() ? make_fill(files[tensor.file], tensor, dtype)
                                            : make_stored_view_fill(state, tensor, dtype));
   }
-  return save_conversion(writer, paths_of(reader), options.overwrite, [&state] {
+  Stats stats = save_conversion(writer, paths_of(reader), options.overwrite, [&state] {
     for (const auto& file : state.files) file->check_unchanged();
   });
+  return {std::move(stats), notes.take()};
 }
 
 }  // namespace penstock

@@ -30,7 +30,7 @@ Stats save_conversion(Writer& writer, std::span<const std::filesystem::path> sou
 std::vector<std::filesystem::path> find_fragments(std::span<const std::filesystem::path> sources);
 
 // Joins fragments, by rank, to one file.
-Stats merge_fragments(const std::vector<std::filesystem::path>& fragments, const std::filesystem::path& target,
-                      const ConvertOptions& options);
+ConvertStats merge_fragments(const std::vector<std::filesystem::path>& fragments, const std::filesystem::path& target,
+                             const ConvertOptions& options);
 
 }  // namespace penstock

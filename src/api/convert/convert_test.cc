@@ -53,6 +53,20 @@ TEST_F(ConvertTest, copies_tensors_and_metadata) {
   EXPECT_TRUE(std::equal(values_.begin(), values_.end(), tensor.data<float>()));
 }
 
+TEST_F(ConvertTest, metadata_without_a_place_in_the_target_is_left_out_and_told) {
+  for (const std::string format : {"torch", "torch-legacy"}) {
+    ConvertOptions options;
+    options.save.format = format;
+    const ConvertStats stats = convert(source_, directory_ / ("copy." + format), options);
+    EXPECT_THAT(stats.notes,
+                ::testing::ElementsAre("metadata is left out, because a torch file holds none: \"author\""));
+    EXPECT_EQ(stats.tensors, 2u);
+    const Tensor tensor = Reader(directory_ / ("copy." + format)).load_slice("f", {});
+    EXPECT_TRUE(std::equal(values_.begin(), values_.end(), tensor.data<float>()));
+  }
+  EXPECT_THAT(convert(source_, directory_ / "copy.flashpack").notes, ::testing::IsEmpty());
+}
+
 TEST_F(ConvertTest, casts_floating_tensors_and_leaves_the_others) {
   ConvertOptions options;
   options.dtype = DType::kF64;

@@ -2,6 +2,7 @@
 #include <cstring>
 
 #include "api/convert/convert_source.h"
+#include "api/convert/notes.h"
 #include "api/files/file_bytes.h"
 #include "api/load/range_reader.h"
 #include "base/error.h"
@@ -92,13 +93,15 @@ Tensor gather(const Fragments& fragments, const TensorInfo& view) {
 
 // The tensors by their paths, as other conversions write them.
 Writer write_tensors(const Fragments& fragments, const torch::Checkpoint& checkpoint, const fs::path& target,
-                     const ConvertOptions& options, SaveOptions save) {
+                     const ConvertOptions& options, SaveOptions save, ConversionNotes& notes) {
+  notes.see_tree(*checkpoint.tree);
   if (options.dtype) save.dtype = options.dtype;
   Writer writer(target, std::move(save));
   for (const TensorInfo& tensor : torch::make_layout(*checkpoint.tree, checkpoint.storage_offsets,
                                                      std::string(checkpoint.format), fragments.merged().path())
                                       .tensors) {
     if (options.select && !options.select(tensor)) continue;
+    notes.see_tensor(tensor);
     writer.add(tensor.name, tensor.dtype, tensor.shape,
                tensor.byte_strides.empty()
                    ? make_range_fill(fragments, tensor.offset)
@@ -109,17 +112,21 @@ Writer write_tensors(const Fragments& fragments, const torch::Checkpoint& checkp
 
 }  // namespace
 
-Stats merge_fragments(const std::vector<fs::path>& paths, const fs::path& target, const ConvertOptions& options) {
+ConvertStats merge_fragments(const std::vector<fs::path>& paths, const fs::path& target,
+                             const ConvertOptions& options) {
   const Fragments fragments(paths);
   // As if it were one file already.
   const torch::Checkpoint checkpoint = torch::read_legacy(fragments.merged());
   SaveOptions save = options.save;
   save.format = choose_format(save.format, target);
+  ConversionNotes notes;
+  notes.fit(save, /*source_has_checksums=*/false);
   const bool whole = save.format == torch::kLegacyFormat && !options.select && !options.dtype && !save.dtype &&
                      save.max_shard_size == 0;
   Writer writer = whole ? write_object(fragments, checkpoint, target, std::move(save))
-                        : write_tensors(fragments, checkpoint, target, options, std::move(save));
-  return save_conversion(writer, paths, options.overwrite, [&fragments] { fragments.check_unchanged(); });
+                        : write_tensors(fragments, checkpoint, target, options, std::move(save), notes);
+  Stats stats = save_conversion(writer, paths, options.overwrite, [&fragments] { fragments.check_unchanged(); });
+  return {std::move(stats), notes.take()};
 }
 
 }  // namespace penstock
