@@ -34,6 +34,15 @@ class JsonCursor {
     return true;
   }
 
+  // Passes `null` if it is next.
+  bool take_null() noexcept {
+    constexpr std::string_view kNull = "null";
+    peek();
+    if (!std::string_view(next_, end_).starts_with(kNull)) return false;
+    next_ += kNull.size();
+    return true;
+  }
+
   // Passes `character` or throws: "expected ':', found ...".
   void expect(char character) {
     if (!take(character)) fail_expected_character(character);

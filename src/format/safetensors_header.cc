@@ -77,6 +77,7 @@ Layout HeaderParser::parse(std::size_t expected_tensors) {
 
 void HeaderParser::parse_metadata() {
   has_metadata_ = true;
+  if (cursor_.take_null()) return;  // what MLX writes for none
   if (!cursor_.take('{')) fail_kind("an object", kMetadataKey);
   for (bool first = true; cursor_.more('}', first);) {
     const std::string_view key = cursor_.string(key_scratch_);

@@ -132,11 +132,13 @@ TEST(SafetensorsRefusal, duplicate_tensor_name_of_empty_tensors) {
 TEST(SafetensorsRefusal, duplicate_metadata) {
   EXPECT_EQ(refusal(R"({"__metadata__":{},"__metadata__":{}})"),
             "f: byte 27: \"__metadata__\" appears twice in the header");
+  EXPECT_EQ(refusal(R"({"__metadata__":null,"__metadata__":{}})"),
+            "f: byte 29: \"__metadata__\" appears twice in the header");
   EXPECT_EQ(refusal(R"({"__metadata__":{"k":"1","\u006b":"1"}})"), "f: __metadata__: the key \"k\" appears twice");
 }
 
 TEST(SafetensorsRefusal, metadata_that_is_not_strings) {
-  EXPECT_EQ(refusal(R"({"__metadata__":null})"), "f: byte 24: __metadata__: expected an object, found null");
+  EXPECT_EQ(refusal(R"({"__metadata__":nul})"), "f: byte 24: __metadata__: expected an object, found \"nul\"");
   EXPECT_EQ(refusal(R"({"__metadata__":[]})"), "f: byte 24: __metadata__: expected an object, found an array");
   EXPECT_EQ(refusal(R"({"__metadata__":{"k":1}})"), "f: byte 29: __metadata__ \"k\": expected a string, found 1");
   EXPECT_EQ(refusal(R"({"__metadata__":{"k":{}}})"),

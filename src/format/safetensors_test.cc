@@ -83,6 +83,14 @@ TEST(Safetensors, metadata_is_kept_wherever_it_stands) {
   EXPECT_EQ(parse_safetensors(safetensors_file(last, "x")).metadata, expected);
 }
 
+TEST(Safetensors, metadata_that_is_null_is_no_metadata) {
+  const Layout layout = parse_safetensors(
+      safetensors_file(R"({"__metadata__": null ,"w":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}})", "x"));
+  EXPECT_TRUE(layout.metadata.empty());
+  ASSERT_EQ(layout.tensors.size(), 1u);
+  EXPECT_EQ(layout.tensors[0].name, "w");
+}
+
 TEST(Safetensors, empty_metadata_is_no_metadata) {
   EXPECT_TRUE(parse_safetensors(safetensors_file(R"({"__metadata__":{}})")).metadata.empty());
 }
