@@ -1,6 +1,6 @@
-"""DeepSpeed's FastPersist, driven the way its own examples do, where deepspeed is installed and can build its operators.
+"""DeepSpeed's FastPersist, driven as its own examples do, where deepspeed is installed and can build its operators.
 
-Those are compiled when they are first asked for, which needs a C++ compiler, ninja and the headers of libaio, but no GPU.
+These are compiled when first asked for, which needs a C++ compiler, ninja and the headers of libaio, but no GPU.
 """
 
 from __future__ import annotations
@@ -85,8 +85,8 @@ def make_writer(path: str, tuning: Tuning) -> Callable[[], Any]:
 def save_storages(tensors: Any, writer: Any) -> None:
     """The legacy format with storages handed over whole: what FastPersist's changes to torch.save come to.
 
-    One by one, with their sizes written here: when it writes the sizes itself, as of 0.19.8, it reads them from memory that
-    it has freed, and the file does not load.
+    One by one, with their sizes written here: when it writes the sizes itself, as of 0.19.8, it reads them from memory
+    that it has freed, and the file does not load.
     """
     for storage, dtype in write_legacy_head(tensors, writer):
         writer.write(struct.pack("<q", storage.nbytes() // dtype.itemsize))

@@ -1,7 +1,7 @@
 """The raced files as FlashPack, written and read back with the standard library alone.
 
-The same bytes that flashpack itself writes for these tensors: the largest first, each on a multiple of 128 bytes, in one
-block; then the index, its length and a magic word.
+The same bytes that flashpack itself writes for these tensors: the largest first, each on a multiple of 128 bytes, in
+one block; then the index, its length and a magic word.
 """
 
 from __future__ import annotations

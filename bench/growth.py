@@ -1,5 +1,7 @@
-"""How cost grows: loads and saves of models of several sizes, and of several numbers of tensors, with straight lines through
-them: what a load costs by itself, and what each further GiB or tensor costs."""
+"""How cost grows: loads and saves of models of several sizes, and of several numbers of tensors.
+
+A straight line through each says what a load costs by itself, and what each further GiB or tensor costs.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,10 @@ class Line:
 
 
 def fit(points: list[tuple[float, float]]) -> tuple[float, float]:
-    """Least squares of relative errors, so that the smallest model counts as much as the largest. Gives (fixed, slope)."""
+    """Least squares of relative errors, so that the smallest model counts as much as the largest.
+
+    Gives (fixed, slope).
+    """
     weights = [1 / seconds**2 for _, seconds in points]
     total = sum(weights)
     mean_x = sum(w * x for w, (x, _) in zip(weights, points, strict=True)) / total
@@ -78,7 +83,7 @@ def point_of(case: Case, amount: int, measurements: list[dict[str, Any]]) -> Poi
 
 
 def sizes_for(gib: float, directory: Path) -> list[int]:
-    """In MiB: up to four times the model, as far as the disk has room for two, and memory for a copy and the page cache."""
+    """In MiB: up to four times the model, if the disk has room for two and memory for a copy and the page cache."""
     available = 1024 * int(machine.system_field("/proc/meminfo", "MemAvailable").split()[0])
     room = min(shutil.disk_usage(directory).free, available) // MIB
     return [mib for mib in SIZES_MIB if mib <= 4 * 1024 * gib and 2.4 * mib <= room]

@@ -1,4 +1,4 @@
-"""Time over size and over the number of tensors, both axes logarithmic: a line for each library, its spread as a band."""
+"""Time over size and over the number of tensors, both axes logarithmic: a line per library, its spread as a band."""
 
 from __future__ import annotations
 

@@ -21,7 +21,10 @@ COPIES = 5  # room for the model in its other formats, and for one that is saved
 
 
 def tensors_of(key: str, gib: float) -> list[model.Tensor]:
-    """What a run with a model of this size races under a name. Of one tensor there are two for each of the model's bytes."""
+    """What a run with a model of this size races under a name.
+
+    Of one tensor there are two for each of the model's bytes.
+    """
     makers: dict[str, Callable[[], list[model.Tensor]]] = {
         "model": lambda: model.transformer_of(gib),
         "shards": lambda: model.transformer_of(gib) if gib >= 0.5 else model.blocks(round(1024 * gib)),

@@ -33,7 +33,7 @@ def size_of(path: Path) -> int:
 
 
 def drop_page_cache(paths: list[Path], everything: bool = True) -> None:
-    """Makes the next read of these checkpoints cold: the whole cache where that is wanted and allowed, else their pages."""
+    """Makes the next read of these checkpoints cold: drops all of the cache where that is wanted, else their pages."""
     os.sync()
     if everything and can_drop_everything():
         Path("/proc/sys/vm/drop_caches").write_text("1")
@@ -43,15 +43,16 @@ def drop_page_cache(paths: list[Path], everything: bool = True) -> None:
 
 
 def compact_memory() -> None:
-    """Makes room for large pages, where that is allowed: what read-ahead finds none for is several times slower to map."""
+    """Makes room for large pages, where that is allowed: without them mapping is several times slower."""
     control = Path("/proc/sys/vm/compact_memory")
     if os.access(control, os.W_OK):
         control.write_text("1")
 
 
 def have_memory_at_hand(nbytes: int) -> None:
-    """Takes memory and lets go of it, of what is free: a hypervisor that had taken it back gives it again now, and not while
-    somebody is measured. For seconds it is what the kernel hands out first."""
+    """Takes memory and lets go of it, of what is free: a hypervisor that had taken it back gives it again now, and not
+    while somebody is measured. For seconds it is what the kernel hands out first.
+    """
     free = 1024 * int(system_field("/proc/meminfo", "MemFree").split()[0])
     nbytes = min(nbytes, free - SPARED_MEMORY)
     if nbytes > 0:
@@ -77,7 +78,7 @@ def resident_stretches(size: int) -> list[tuple[int, int]]:
 
 
 def _read(path: Path, begin: int, end: int, exactly: bool) -> None:
-    """With `exactly` nothing is read ahead, which also makes the cache's pages small and slow to map: not for whole files."""
+    """With `exactly` nothing is read ahead, which makes its pages small and slow to map: not for whole files."""
     buffer = bytearray(4 << 20)
     with path.open("rb", buffering=0) as file:
         if exactly:
@@ -91,7 +92,10 @@ def _read(path: Path, begin: int, end: int, exactly: bool) -> None:
 
 
 def resident_bytes(path: Path) -> int:
-    """How much of a checkpoint the page cache holds. Some filesystems answer cachestat with 0: then mincore has the word."""
+    """How much of a checkpoint the page cache holds.
+
+    Some filesystems answer cachestat with 0: then mincore has the word.
+    """
     if not path.exists():
         return 0
     return sum(_resident_bytes_of_file(file) for file in files_of(path))

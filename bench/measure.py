@@ -1,5 +1,5 @@
-"""One measurement in a fresh process: prepares, says "ready", waits for a line on stdin, works, says "stopped", and prints
-one JSON line.
+"""One measurement in a fresh process: prepares, says "ready", waits for a line on stdin, works, says "stopped", and
+prints one JSON line.
 
 The programs of bench/native speak the same protocol. Times, processor seconds and memory are those between the line and
 the end of the work, the touching of every page included; checking the result comes after.
@@ -63,7 +63,7 @@ def moved_bytes() -> dict[str, int]:
 
 
 def warm_up() -> None:
-    """Runs what touches tensors once: with the page cache dropped, its code would be read from the drive while it is timed."""
+    """Runs what touches tensors once: else its code would be read from the drive while it is timed."""
     import torch
 
     from tensors import touch_every_page

@@ -1,5 +1,5 @@
-"""The checkpoints that are raced: a transformer in bfloat16, whole or in shards, a mixture of experts, files of very many
-small tensors, of one large one, of 1 MiB, of three tensors, and a GPT-2.
+"""The checkpoints that are raced: a transformer in bfloat16, whole or in shards, a mixture of experts, files of very
+many small tensors, of one large one, of 1 MiB, of three tensors, and a GPT-2.
 
 All are plain safetensors, written here with the standard library alone so that no competitor had a hand in them. Beside
 each lies a .json with what a correct load must give.

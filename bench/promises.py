@@ -215,7 +215,7 @@ ENGINE_ALONE = {
 
 @dataclass(frozen=True)
 class Verdict:
-    """`engine_alone` is the figure of the engine that has no tensors to fill or to take from: about the most there is."""
+    """`engine_alone` is the figure of the engine without tensors to fill or to take from: about the most there is."""
 
     promise: Promise
     figure: float

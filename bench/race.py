@@ -82,7 +82,7 @@ def parse_arguments() -> argparse.Namespace:
         "--memory",
         choices=["as-it-is", "at-hand"],
         default="as-it-is",
-        help="fresh memory: as processes and hypervisor leave it (default), or had from the hypervisor before each start",
+        help="fresh memory: as processes and hypervisor leave it (default), or had from the latter before each start",
     )
     parser.add_argument("--seed", type=int, default=time.time_ns() % 1_000_000, help="of the random order")
     parser.add_argument(
@@ -98,7 +98,10 @@ def parse_arguments() -> argparse.Namespace:
 def without_those_that_cannot_run(
     cases: list[Case], arguments: argparse.Namespace
 ) -> tuple[list[Case], dict[str, str]]:
-    """Tries what the cases need, once per Python, and says aloud what is left out. Gives the others, and the reasons."""
+    """Tries what the cases need, once per Python, and says aloud what is left out.
+
+    Gives the others, and the reasons.
+    """
     problems: dict[tuple[str, str], str] = {}
     left_out = {}
     for case in filter(lambda case: case.needs, cases):

@@ -1,4 +1,4 @@
-"""Tables of a race: for the terminal (rich where it is there, aligned text in a pipe), and as Markdown for a document."""
+"""Tables of a race: for the terminal (rich where it is there, aligned text in a pipe), and as Markdown."""
 
 from __future__ import annotations
 

@@ -29,8 +29,8 @@ Failed = Callable[[Case, str], None]  # is told who failed, and why
 # Who needs longer to import than others would always meet the slower kind, so everybody waits for it.
 MEMORY_REST_SECONDS = 3.0
 
-# Or all of it is had again before each start. Of the model's bytes: what the greediest take, as memory of their own and of
-# the page cache's, and some more.
+# Or all of it is had again before each start. Of the model's bytes: what the greediest take, as memory of their own and
+# of the page cache's, and some more.
 MEMORY_AT_HAND = 2.25
 
 

@@ -151,8 +151,8 @@ PICKLES = {
     "set": b"cbuiltins\nset\n](K\x01K\x02e\x85R",
     "complex": b"cbuiltins\ncomplex\nG" + bytes(8) + b"G" + bytes(8) + b"\x86R",
     "bytes": b"c_codecs\nencode\nX\x01\x00\x00\x00aX\x06\x00\x00\x00latin1\x86R",
-    "numpy": b"cnumpy._core.multiarray\nscalar\n(cnumpy\ndtype\n(X\x02\x00\x00\x00f8\x89\x88tR(K\x03X\x01\x00\x00\x00<NNNtb"
-    b"C\x08" + bytes(8) + b"tR",
+    "numpy": b"cnumpy._core.multiarray\nscalar\n(cnumpy\ndtype\n(X\x02\x00\x00\x00f8\x89\x88tR"
+    b"(K\x03X\x01\x00\x00\x00<NNNtbC\x08" + bytes(8) + b"tR",
     "gadget": b"cos\nsystem\nX\x04\x00\x00\x00true\x85R",
     "stack_global": b"\x8c\x05posix\x8c\x06system\x93",
     "itself": b"]q\x00h\x00a",

@@ -133,7 +133,8 @@ def make_model(screen: Screen) -> tuple[Path, model.Expected]:
     tensors = model.transformer(model.layers_for(choose_gib()))
     expected = model.write(path, tensors, seed=1)
     screen.say(
-        f"  {expected.tensors} tensors of a transformer in bfloat16, {expected.nbytes / model.GIB:.2f} GiB of random bits"
+        f"  {expected.tensors} tensors of a transformer in bfloat16, "
+        f"{expected.nbytes / model.GIB:.2f} GiB of random bits"
     )
     return path, expected
 

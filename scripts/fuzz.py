@@ -1,8 +1,8 @@
 """Builds the fuzz targets and runs each for a while, starting from its seed corpus.
 
-Every fuzz/fuzz_NAME.cc is a target; its seeds are in fuzz/corpus/fuzz_NAME/, its words (if any) in fuzz/NAME.dict. What a run discovers is kept in
-build/fuzz/corpus/, so that the next run goes on from there; an input that breaks something is written to
-build/fuzz/artifacts/ and makes this fail.
+Every fuzz/fuzz_NAME.cc is a target; its seeds are in fuzz/corpus/fuzz_NAME/, its words (if any) in fuzz/NAME.dict. What
+a run discovers is kept in build/fuzz/corpus/, so that the next run goes on from there; an input that breaks something
+is written to build/fuzz/artifacts/ and makes this fail.
 """
 
 from __future__ import annotations

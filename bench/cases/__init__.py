@@ -154,7 +154,8 @@ class Unfinished:
     finish: Callable[[], Any]
 
 
-# Does what must not be timed (imports, filling memory) and returns what is: a function that gives the tensors it loaded.
+# Does what must not be timed (imports, filling memory) and returns what is: a function that gives the tensors it
+# loaded.
 Start = Callable[[Task], Callable[[], Any]]
 
 

@@ -1,7 +1,7 @@
 """How long a save in the background holds its caller up: until the tensors may change again.
 
-Beside it one copy of the same tensors, by memcpy on one core and by torch on all, into memory that was used before; so is
-the memory of penstock's snapshot, but for the first save of a process, which has a row of its own.
+Beside it one copy of the same tensors, by memcpy on one core and by torch on all, into memory that was used before; so
+is the memory of penstock's snapshot, but for the first save of a process, which has a row of its own.
 """
 
 from __future__ import annotations

@@ -1,5 +1,7 @@
-"""torch.distributed.checkpoint in one process, in its own format and in Hugging Face's. It loads into tensors that are there;
-their memory is untouched when the clock starts."""
+"""torch.distributed.checkpoint in one process, in its own format and in Hugging Face's.
+
+It loads into tensors that are there; their memory is untouched when the clock starts.
+"""
 
 from __future__ import annotations
 

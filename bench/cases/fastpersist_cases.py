@@ -1,4 +1,4 @@
-"""DeepSpeed's FastPersist: torch.save into its FastFileWriter, whole storages, its quickest way, and both checkpoint engines."""
+"""DeepSpeed's FastPersist: torch.save into its FastFileWriter, whole storages, its quickest way, checkpoint engines."""
 
 from __future__ import annotations
 

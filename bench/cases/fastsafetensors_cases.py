@@ -1,5 +1,4 @@
-"""fastsafetensors on the CPU: its thread pool with direct I/O (the default) and through the page cache, its ParallelLoader,
-and its saver."""
+"""fastsafetensors on the CPU: its thread pool, direct (the default) and buffered, its ParallelLoader and its saver."""
 
 from __future__ import annotations
 

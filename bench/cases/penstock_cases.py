@@ -57,7 +57,7 @@ def save(task: Task) -> Callable[[], Any]:
 
 
 def drop_in_load(task: Task) -> Callable[[], Any]:
-    """Under the names of the safetensors package; those of flashpack and FastPersist are in the races of their formats."""
+    """Under the names of safetensors; those of flashpack and FastPersist are in the races of their formats."""
     from penstock.safetensors.torch import load_file
 
     return lambda: load_file(task.file)

@@ -1,4 +1,7 @@
-"""NVIDIA's (once Run:ai's) model streamer: the tensors of safetensors files as they arrive, all of them kept. It only reads."""
+"""NVIDIA's (once Run:ai's) model streamer: the tensors of safetensors files as they arrive, all of them kept.
+
+It only reads.
+"""
 
 from __future__ import annotations
 

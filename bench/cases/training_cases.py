@@ -1,7 +1,7 @@
 """A training loop that saves its model and its optimiser's state in every iteration, beside one that saves nothing.
 
-A network of the raced size (weights and two moments of Adam) is really trained, on all cores. An iteration counts from one
-optimiser step's end to the next's, with all waiting that the checkpoint causes; the median of several counts.
+A network of the raced size (weights and two moments of Adam) is really trained, on all cores. An iteration counts from
+one optimiser step's end to the next's, with all waiting that the checkpoint causes; the median of several counts.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def torch_save(task: Task) -> Callable[[], Any]:
 
 
 def save_async(snapshot: bool) -> Start:
-    """With a snapshot training waits for the copy; without, before the weights change: for what is still to be written."""
+    """With a snapshot training waits for the copy; without, before the weights change, for what is not written yet."""
 
     def start(task: Task) -> Callable[[], Any]:
         import penstock

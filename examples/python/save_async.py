@@ -1,4 +1,4 @@
-"""Saves checkpoints in the background of a training loop: training waits for the snapshot, not for the bytes to be written."""
+"""Saves checkpoints in the background of a training loop: it waits for a snapshot, not until bytes are written."""
 
 import tempfile
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Docstrings as this package writes them, for mkdocstrings: lists of arguments become sections that its parser knows."""
+"""Docstrings as this package writes them, for mkdocstrings: lists of arguments become sections that it knows."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def interrupt_while_writing(command: list[str], directory: Path, signal_number: 
 
 
 def interrupt_after(seconds: float, command: list[str], directory: Path) -> int:
-    """Runs a command in an empty directory, presses Ctrl-C some time after its files appear, and gives its exit code."""
+    """Runs a command in an empty directory, presses Ctrl-C some time after its files appear, gives its exit code."""
     process = subprocess.Popen(command, cwd=directory, stderr=subprocess.PIPE, text=True)
     wait_until(lambda: files.names_in(directory) != [], process)
     time.sleep(seconds)

@@ -2,9 +2,9 @@
 
     python make_casts.py
 
-A line is "FROM TO CRC": the CRC-32 of the converted bytes of a fixed input, which src/base/cast_test.cc makes again. Eight-
-and sixteen-bit inputs are every code in order. F32 is every combination of the upper 20 bits, first with zeros below, then
-with a hash below; F64 is each of these widened, with its last two bits changed by its place.
+A line is "FROM TO CRC": the CRC-32 of the converted bytes of a fixed input, which src/base/cast_test.cc makes again.
+Eight- and sixteen-bit inputs are every code in order. F32 is every combination of the upper 20 bits, first with zeros
+below, then with a hash below; F64 is each of these widened, with its last two bits changed by its place.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
     python make_safetensors.py
 
-The C++ tests parse these files, encode the same tensors again and compare byte for byte. The files hold one key of metadata
-at most, because the reference writes several of them in random order.
+The C++ tests parse these files, encode the same tensors again and compare byte for byte. The files hold one key of
+metadata at most, because the reference writes several of them in random order.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""One rank of a training by DeepSpeed whose checkpoints are ours: trains, saves, trains on, and does the same again from the
-checkpoint. Writes what came of it as JSON."""
+"""One rank of a training by DeepSpeed whose checkpoints are ours: trains, saves, trains on, and does the same again
+from the checkpoint. Writes what came of it as JSON.
+"""
 
 from __future__ import annotations
 

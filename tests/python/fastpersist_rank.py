@@ -1,4 +1,4 @@
-"""One rank of the tests of decoupled, data-parallel checkpoints: runs scenarios in turn and writes a line of JSON of each."""
+"""One rank of the tests of decoupled, data-parallel checkpoints: runs scenarios, writes a line of JSON of each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One rank of the tests of distributed reading: runs scenarios in turn, and writes what came of each as a line of JSON."""
+"""One rank of the tests of distributed reading: runs scenarios in turn, writes a line of JSON of each."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """A stand-in for the Hugging Face hub: the part of its HTTP API that uploads and downloads use, in memory.
 
-Repositories are created, files go in as git blobs or by the LFS protocol, commits are made on branches or as pull requests,
-and files come out by name and revision. A token is asked for where the hub asks for one.
+Repositories are created, files go in as git blobs or by the LFS protocol, commits are made on branches or as pull
+requests, and files come out by name and revision. A token is asked for where the hub asks for one.
 """
 
 from __future__ import annotations

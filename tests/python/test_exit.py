@@ -73,7 +73,8 @@ def test_threads_that_come_back_after_the_interpreter_has_gone_are_left_asleep(f
 
     def run():
         while True:
-            penstock.load(path, framework="numpy", cache="direct", progress=lambda done, total: begun.release(), **slowly)
+            release = lambda done, total: begun.release()
+            penstock.load(path, framework="numpy", cache="direct", progress=release, **slowly)
 
     libc = ctypes.CDLL(None)
     libc.on_exit(libc.sleep, None)  # is called with the exit status: a second, when Python has ended

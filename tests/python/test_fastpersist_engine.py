@@ -157,7 +157,8 @@ def test_exit_waits_for_what_was_not_committed(tmp_path: Path) -> None:
     script = """
     import sys, torch
     from penstock.fastpersist import CheckpointEngine
-    engine = CheckpointEngine({"checkpoint": {"writer": {"decoupled": True}}, "aio": {"block_size": 65536, "queue_depth": 1}})
+    aio = {"block_size": 65536, "queue_depth": 1}
+    engine = CheckpointEngine({"checkpoint": {"writer": {"decoupled": True}}, "aio": aio})
     engine.create("a")
     engine.save({"x": torch.ones(2**22)}, sys.argv[1])
     """

@@ -1,4 +1,4 @@
-"""Decoupled checkpoints of several ranks: real processes on gloo that write one file in the background, or fail together."""
+"""Decoupled checkpoints of several ranks: real processes on gloo write one file in the background, or fail together."""
 
 from __future__ import annotations
 

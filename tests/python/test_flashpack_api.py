@@ -29,14 +29,17 @@ SIGNATURES = {
     "deserialization.get_flashpack_file_metadata": "path",
     "deserialization.is_flashpack_file": "path",
     "deserialization.resolve_shard_strategy": "strategy=None",
-    "deserialization.read_flashpack_file": "path device='cpu' chunk_bytes=4194304 num_streams=4 silent=True metadata=None",
-    "deserialization.read_flashpack_file_distributed": "path device src=0 chunk_bytes=4194304 num_streams=4 silent=True "
+    "deserialization.read_flashpack_file": "path device='cpu' chunk_bytes=4194304 num_streams=4 silent=True "
+    "metadata=None",
+    "deserialization.read_flashpack_file_distributed": "path device src=0 chunk_bytes=4194304 num_streams=4 "
+    "silent=True "
     "metadata=None sharded=False shard_strategy=None",
     "deserialization.iterate_from_flash_tensor": "flash_tensor metadata ignore_names=None ignore_prefixes=None "
     "ignore_suffixes=None",
     "deserialization.revert_from_file": "path silent=True",
     "deserialization.assign_from_file": "model path device=None strict=None strict_params=True strict_buffers=False "
-    "keep_flash_ref_on_model=False silent=True num_streams=4 chunk_bytes=4194304 ignore_names=None ignore_prefixes=None "
+    "keep_flash_ref_on_model=False silent=True num_streams=4 chunk_bytes=4194304 ignore_names=None "
+    "ignore_prefixes=None "
     "ignore_suffixes=None use_distributed_loading=False distributed_sharded=False distributed_shard_strategy=None "
     "rank=None local_rank=None world_size=None coerce_dtype=False",
     "mixin.FlashPackMixin.from_flashpack": "path args device=None silent=False strict=None strict_params=True "
@@ -63,7 +66,8 @@ SIGNATURES = {
     "commands.filter_kwargs_for_method": "kwargs method",
     "commands.convert_to_flashpack_from_state_dict": "state_dict destination_path dtype=None ignore_names=None "
     "ignore_prefixes=None ignore_suffixes=None silent=True",
-    "commands.convert_to_flashpack_from_model": "model destination_path dtype=None ignore_names=None ignore_prefixes=None "
+    "commands.convert_to_flashpack_from_model": "model destination_path dtype=None ignore_names=None "
+    "ignore_prefixes=None "
     "ignore_suffixes=None silent=True",
     "commands.convert_to_flashpack_from_state_dict_file": "path destination_path=None dtype=None ignore_names=None "
     "ignore_prefixes=None ignore_suffixes=None silent=True",
@@ -72,7 +76,8 @@ SIGNATURES = {
     "commands.convert_to_flashpack_from_transformers_repo_id_or_dir": "model_dir destination_path dtype=None "
     "ignore_names=None ignore_prefixes=None ignore_suffixes=None silent=True kwargs",
     "commands.convert_to_flashpack": "model_or_state_dict_or_path_or_repo_id destination_path=None dtype=None "
-    "ignore_names=None ignore_prefixes=None ignore_suffixes=None use_transformers=False use_diffusers=False silent=True "
+    "ignore_names=None ignore_prefixes=None ignore_suffixes=None use_transformers=False use_diffusers=False "
+    "silent=True "
     "kwargs",
     "commands.revert_from_flashpack": "path destination_path=None silent=True",
 }
@@ -148,7 +153,8 @@ def test_importing_it_imports_no_model_library() -> None:
         assert "penstock.flashpack" not in sys.modules
         import penstock.flashpack, penstock.flashpack.commands
         penstock.flashpack.deserialization.assign_from_file
-        print([m for m in ("transformers", "diffusers", "accelerate", "huggingface_hub", "safetensors") if m in sys.modules])
+        names = ("transformers", "diffusers", "accelerate", "huggingface_hub", "safetensors")
+        print([name for name in names if name in sys.modules])
     """
     assert helpers.run_python(script).stdout == "[]\n"
 

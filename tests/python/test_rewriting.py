@@ -1,4 +1,4 @@
-"""Files that are rewritten while tensors that were loaded from them are in use: nothing is lost, nobody gets a signal."""
+"""Files that are rewritten while tensors that came from them are in use: nothing is lost, nobody gets a signal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parallel saves: real processes on gloo that write one ordinary file together, or fail together and leave the old one."""
+"""Parallel saves: real processes on gloo write one ordinary file together, or fail together and leave the old one."""
 
 from __future__ import annotations
 

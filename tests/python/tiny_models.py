@@ -1,4 +1,7 @@
-"""Models of transformers and diffusers that are tiny and randomly initialised. Skips the importing module without them."""
+"""Models of transformers and diffusers that are tiny and randomly initialised.
+
+Skips the importing module without them.
+"""
 
 from __future__ import annotations
 
