@@ -29,6 +29,8 @@ ADOPTED = {
     "CONTRIBUTING.md": "contributing.md",
     "bench/README.md": "measuring.md",
 }
+# What most readers look for comes first; the other headers follow by name.
+FIRST_HEADERS = ("reader.h", "writer.h", "options.h", "tensor.h", "dtype.h", "memory.h", "convert.h", "torch.h")
 FENCE = re.compile(r"^(```.*?^```\s*$)", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"(!?)\[((?:[^\]\[]|\[[^\]]*\])*)\]\(([^)\s]+)\)")
 PICTURE = re.compile(r'((?:src|srcset)=")([^"]+)(")')
@@ -53,7 +55,9 @@ def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
 def generated(what: str) -> str:
     """The pages that are made from the sources."""
     if what == "headers":
-        return headers.render(sorted((ROOT / "include" / "penstock").glob("*.h")))
+        folder = ROOT / "include" / "penstock"
+        others = sorted(path.name for path in folder.glob("*.h") if path.name not in FIRST_HEADERS)
+        return headers.render([folder / name for name in (*FIRST_HEADERS, *others)])
     if what == "command":
         return command.render(COMMAND)
     raise ValueError(f"nothing is generated under the name {what}")
