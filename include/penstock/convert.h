@@ -7,6 +7,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "penstock/options.h"
@@ -17,6 +18,9 @@ namespace penstock {
 struct ConvertOptions {
   std::function<bool(const TensorInfo&)> select;  // nothing: every tensor
   std::optional<DType> dtype;                     // for floating tensors
+  // The name in the target of a tensor that was selected, given that in the source; nothing: the same. Two tensors that
+  // would have one name are refused.
+  std::function<std::string(std::string_view name)> rename;
   bool keep_metadata = true;
   bool overwrite = false;  // replace an existing target
   SaveOptions save;        // format, sharding, checksums, durability; its metadata is added

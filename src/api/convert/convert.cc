@@ -133,6 +133,17 @@ FillFunction make_view_fill(std::function<Tensor()> load) {
   return [source](std::uint64_t offset, std::span<std::byte> bytes) { source->read(offset, bytes); };
 }
 
+std::string TargetNames::take(const std::string& name) {
+  if (!options_.rename) return name;
+  std::string renamed = options_.rename(name);
+  const auto [entry, is_new] = taken_.emplace(renamed, name);
+  if (!is_new) {
+    throw_argument("{}: tensors {} and {} would both be called {}", target_.native(), in_quotes(entry->second),
+                   in_quotes(name), in_quotes(renamed));
+  }
+  return renamed;
+}
+
 Stats save_conversion(Writer& writer, std::span<const fs::path> sources, bool overwrite,
                       const std::function<void()>& check_sources) {
   Save save(WriterAccess::state(writer));
@@ -162,11 +173,12 @@ ConvertStats convert(std::span<const fs::path> sources, const fs::path& target, 
   std::vector<std::shared_ptr<const RangeReader>> files;
   for (const auto& file : state.files) files.push_back(std::make_shared<const RangeReader>(file));
   Writer writer(target, save);
+  TargetNames names(options, target);
   for (const TensorInfo& tensor : reader.tensors()) {
     if (options.select && !options.select(tensor)) continue;
     notes.see_tensor(tensor);
     const DType dtype = loaded_dtype(tensor, options.dtype);
-    writer.add(tensor.name, dtype, tensor.shape,
+    writer.add(names.take(tensor.name), dtype, tensor.shape,
                tensor.byte_strides.empty() ? make_fill(files[tensor.file], tensor, dtype)
                                            : make_stored_view_fill(state, tensor, dtype));
   }

@@ -4,8 +4,10 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "penstock/convert.h"
@@ -18,6 +20,21 @@ namespace penstock {
 // when the first of its bytes is wanted, and kept until as many were as it has. A save may want some twice, for a
 // checksum and for the file: then it is loaded again.
 FillFunction make_view_fill(std::function<Tensor()> load);
+
+// What tensors are called in the target, by ConvertOptions::rename.
+class TargetNames {
+ public:
+  TargetNames(const ConvertOptions& options, const std::filesystem::path& target)
+      : options_(options), target_(target) {}
+
+  // Throws Error(kArgument) when another tensor was given this name before.
+  std::string take(const std::string& name);
+
+ private:
+  const ConvertOptions& options_;
+  const std::filesystem::path& target_;
+  std::map<std::string, std::string> taken_;  // by the name in the target: the name in the source
+};
 
 // Saves what `writer` was given out of `sources`. A conversion never replaces what it reads, nor anything else unless
 // it was asked to. `check_sources` is called when everything was read and nothing has appeared; it may throw.

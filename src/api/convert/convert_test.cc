@@ -78,6 +78,25 @@ TEST_F(ConvertTest, casts_floating_tensors_and_leaves_the_others) {
   for (std::size_t i = 0; i < values_.size(); ++i) ASSERT_EQ(tensor.data<double>()[i], static_cast<double>(values_[i]));
 }
 
+TEST_F(ConvertTest, renames_what_was_selected_by_its_old_name) {
+  ConvertOptions options;
+  options.select = [](const TensorInfo& tensor) { return tensor.name == "f"; };
+  options.rename = [](std::string_view name) { return "model." + std::string(name); };
+  convert(source_, directory_ / "renamed.safetensors", options);
+  const Reader renamed(directory_ / "renamed.safetensors");
+  ASSERT_EQ(renamed.tensors().size(), 1u);
+  const Tensor tensor = renamed.load_slice("model.f", {});
+  EXPECT_TRUE(std::equal(values_.begin(), values_.end(), tensor.data<float>()));
+}
+
+TEST_F(ConvertTest, refuses_two_tensors_of_one_new_name) {
+  ConvertOptions options;
+  options.rename = [](std::string_view) { return std::string("x"); };
+  EXPECT_THAT(refusal(directory_ / "renamed.safetensors", options),
+              HasSubstr("renamed.safetensors: tensors \"f\" and \"i\" would both be called \"x\""));
+  EXPECT_FALSE(std::filesystem::exists(directory_ / "renamed.safetensors"));
+}
+
 TEST_F(ConvertTest, shards_and_joins_again) {
   ConvertOptions options;
   options.save.max_shard_size = 1 * kMiB;

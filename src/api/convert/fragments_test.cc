@@ -115,6 +115,16 @@ TEST_F(FragmentsTest, they_become_any_other_format_too) {
   EXPECT_TRUE(verify(directory_ / "zip.pt").ok);
 }
 
+TEST_F(FragmentsTest, other_names_need_another_file) {
+  write_fragments("model.pt", 3);
+  ConvertOptions options;
+  options.rename = [](std::string_view name) { return "model." + std::string(name); };
+  convert(folder_ / "model.pt", directory_ / "renamed.pt", options);
+  const Reader reader(directory_ / "renamed.pt");
+  EXPECT_EQ(reader.find("small"), nullptr);
+  EXPECT_EQ(reader.find("model.small")->nbytes, 5u);
+}
+
 TEST_F(FragmentsTest, views_that_lie_across_fragments_are_gathered) {
   using namespace test;
   std::string bytes(24 * sizeof(float), '\0');

@@ -97,12 +97,13 @@ Writer write_tensors(const Fragments& fragments, const torch::Checkpoint& checkp
   notes.see_tree(*checkpoint.tree);
   if (options.dtype) save.dtype = options.dtype;
   Writer writer(target, std::move(save));
+  TargetNames names(options, target);
   for (const TensorInfo& tensor : torch::make_layout(*checkpoint.tree, checkpoint.storage_offsets,
                                                      std::string(checkpoint.format), fragments.merged().path())
                                       .tensors) {
     if (options.select && !options.select(tensor)) continue;
     notes.see_tensor(tensor);
-    writer.add(tensor.name, tensor.dtype, tensor.shape,
+    writer.add(names.take(tensor.name), tensor.dtype, tensor.shape,
                tensor.byte_strides.empty()
                    ? make_range_fill(fragments, tensor.offset)
                    : make_view_fill([&fragments, tensor] { return gather(fragments, tensor); }));
@@ -121,8 +122,8 @@ ConvertStats merge_fragments(const std::vector<fs::path>& paths, const fs::path&
   save.format = choose_format(save.format, target);
   ConversionNotes notes;
   notes.fit(save, /*source_has_checksums=*/false);
-  const bool whole = save.format == torch::kLegacyFormat && !options.select && !options.dtype && !save.dtype &&
-                     save.max_shard_size == 0;
+  const bool whole = save.format == torch::kLegacyFormat && !options.select && !options.rename && !options.dtype &&
+                     !save.dtype && save.max_shard_size == 0;
   Writer writer = whole ? write_object(fragments, checkpoint, target, std::move(save))
                         : write_tensors(fragments, checkpoint, target, options, std::move(save), notes);
   Stats stats = save_conversion(writer, paths, options.overwrite, [&fragments] { fragments.check_unchanged(); });
