@@ -13,11 +13,10 @@ bool is_same_tensor(const AddedTensor& a, const AddedTensor& b) {
 }
 
 [[noreturn]] void refuse(const std::filesystem::path& path, const AddedTensor& a, const AddedTensor& b, bool partly) {
-  throw Error(
-      ErrorKind::kSharedMemory,
-      fmt::format("{}: tensors {} and {} {}share memory; save copies of them, or ask for shared tensors to be {}",
-                  path.native(), in_quotes(a.spec.name), in_quotes(b.spec.name), partly ? "partly " : "",
-                  partly ? "duplicated" : "deduplicated or duplicated"));
+  throw Error(ErrorKind::kSharedMemory,
+              fmt::format("{}: tensors {} and {} {}share memory; {}shared=\"duplicate\" writes each in full",
+                          path.native(), in_quotes(a.spec.name), in_quotes(b.spec.name), partly ? "partly " : "",
+                          partly ? "" : "shared=\"deduplicate\" stores them once, "));
 }
 
 }  // namespace
