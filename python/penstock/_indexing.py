@@ -66,7 +66,8 @@ def _parse_item(item: Any, axis: int, size: int) -> tuple[int, int, int]:
     position = _as_integer(item)
     if position is None:
         raise TensorIndexError(
-            f"only integers, slices, None and an ellipsis can index a tensor that is not loaded, not {type(item).__name__}"
+            "only integers, slices, None and an ellipsis can index a tensor that is not loaded, "
+            f"not {type(item).__name__}"
         )
     if not -size <= position < size:
         raise TensorIndexError(f"index {position} is out of bounds for axis {axis} with size {size}")

@@ -1,4 +1,7 @@
-"""All that penstock knows of torch. What stands here is what `penstock._frameworks` asks of a framework, and the types."""
+"""All that penstock knows of torch.
+
+What stands here is what `penstock._frameworks` asks of a framework, and the types.
+"""
 
 from .tensors import (
     DTYPES,

@@ -110,7 +110,7 @@ class _Collector:
 
 
 class _LegacyCollector(_Collector):
-    """The same for the legacy format, which also keeps the source of each module's class, to compare it when it is loaded."""
+    """The same for the legacy format, which also keeps the source of each module's class, to compare on loading."""
 
     def __init__(self) -> None:
         super().__init__()

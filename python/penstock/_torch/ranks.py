@@ -34,7 +34,10 @@ class Share(Protocol):
 
 
 def control_group(timeout: float) -> dist.ProcessGroup:
-    """A gloo group of all ranks, whose operations give up after `timeout` seconds. All ranks make it at the same point."""
+    """A gloo group of all ranks, whose operations give up after `timeout` seconds.
+
+    All ranks make it at the same point.
+    """
     group: dist.ProcessGroup = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout))
     return group
 
@@ -42,9 +45,9 @@ def control_group(timeout: float) -> dist.ProcessGroup:
 class Ranks:
     """All ranks of the default process group, while they read or write one file. A context manager.
 
-    They agree through a gloo group of their own: the caller's group may wait much longer, and may be in use by another thread.
-    `control` is one that is kept (see `control_group`, with the same time-out), used by one thread at a time; without it a new
-    one is made. On GPUs the data goes through the caller's NCCL group, everything else through gloo.
+    They agree through a gloo group of their own: the caller's group may wait much longer, and may be in use by another
+    thread. `control` is one that is kept (see `control_group`, with the same time-out), used by one thread at a time;
+    without it a new one is made. On GPUs the data goes through the caller's NCCL group, everything else through gloo.
     """
 
     def __init__(

@@ -13,8 +13,8 @@
 
 What differs, on purpose:
 
-- A file appears under its name when all of it is there, synced; an older, longer one leaves nothing behind, and after an
-  error it is still there. Permissions follow the umask.
+- A file appears under its name when all of it is there, synced; an older, longer one leaves nothing behind, and after
+  an error it is still there. Permissions follow the umask.
 - Every completion is checked: a full disk is an error, of the next call and of `close` or `wait`.
 - A writer that is never closed saves nothing, and warns.
 - Buffers and sizes need no alignment.

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 class Replacement:
     """A place for a new file, `path`, which `publish` puts in the place of `target`.
 
-    It has the target's name, in a hidden folder beside it: torch writes the name of a file into it. The new file has the mode
-    of the one it replaces. A symbolic link is followed: it goes on leading to the file. As a context manager it gives the
-    path, publishes at the end, and after an exception leaves the target alone.
+    It has the target's name, in a hidden folder beside it: torch writes the name of a file into it. The new file has
+    the mode of the one it replaces. A symbolic link is followed: it goes on leading to the file. As a context manager
+    it gives the path, publishes at the end, and after an exception leaves the target alone.
     """
 
     def __init__(self, target: Path) -> None:

@@ -41,9 +41,13 @@ _LARGEST_BLOCK = 2**26
 class WriterConfig:
     """Who writes, and how.
 
-    type: "fast" is the engine, "python" Python's own file, "mock" counts and writes nothing. decoupled: in the background.
-    io_buffer_size: bound on the bytes in flight. io_buffer_double: write blocks while others are filled. show_statistics: print
-    them. data_parallel: which ranks write their share of one file. io_multiplier: changes nothing, a rank writes one share.
+    type: "fast" is the engine, "python" Python's own file, "mock" counts and writes nothing.
+    decoupled: in the background.
+    io_buffer_size: bound on the bytes in flight.
+    io_buffer_double: write blocks while others are filled.
+    show_statistics: print them.
+    data_parallel: which ranks write their share of one file.
+    io_multiplier: changes nothing, a rank writes one share.
     """
 
     type: str = "fast"
@@ -57,7 +61,10 @@ class WriterConfig:
 
 @dataclasses.dataclass(frozen=True)
 class AioConfig:
-    """How bytes are moved; what is not said the engine chooses. The last four change nothing, but that use_gds must be false."""
+    """How bytes are moved; what is not said the engine chooses.
+
+    The last four change nothing, but that use_gds must be false.
+    """
 
     block_size: int | None = None
     queue_depth: int | None = None

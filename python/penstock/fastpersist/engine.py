@@ -35,14 +35,17 @@ class CheckpointEngine:
         engine.save(optimizer.state_dict(), "step-100/optim.pt")
         engine.commit("step-100")                                 # all of it is on the drive, or this raises
 
-    config_params: see `penstock.fastpersist.config`. dp_writer_config: not needed. optimize_dp_state: False where every rank
-    has files of its own (ZeRO 3), so that data_parallel changes nothing. when_busy: a decoupled
-    save while another background save of the process is under way waits for it ("queue"), so that there is one snapshot
-    in memory at a time, or raises BusyError ("refuse"). weights_only: as of torch.load. durable: as of `penstock.save`.
+    config_params: see `penstock.fastpersist.config`.
+    dp_writer_config: not needed.
+    optimize_dp_state: False where every rank has files of its own (ZeRO 3), so that data_parallel changes nothing.
+    when_busy: a decoupled save while another background save of the process is under way waits for it ("queue"), so
+        that there is one snapshot in memory at a time, or raises BusyError ("refuse").
+    weights_only: as of torch.load.
+    durable: as of `penstock.save`.
     timeout: with data_parallel, the seconds that ranks wait for each other.
 
-    What fails in the background is raised by the next `save`, by `wait` and by `commit`; what nobody asked for is shown when
-    the process exits, which waits for saves. An engine is used by one thread.
+    What fails in the background is raised by the next `save`, by `wait` and by `commit`; what nobody asked for is shown
+    when the process exits, which waits for saves. An engine is used by one thread.
     """
 
     def __init__(
@@ -106,7 +109,10 @@ class CheckpointEngine:
         return load(path, map_location, weights_only=self._weights_only)
 
     def commit(self, info: Any) -> bool:
-        """Waits until every file is there. Raises what went wrong with any of them: the checkpoint is not whole then."""
+        """Waits until every file is there.
+
+        Raises what went wrong with any of them: the checkpoint is not whole then.
+        """
         if self._commit_info is not None and info != self._commit_info:
             raise ArgumentError(f"commit of {info!r}, but the checkpoint that was created is {self._commit_info!r}")
         self._collect(finished_only=False)
@@ -145,7 +151,10 @@ class CheckpointEngine:
         return self.config.writer.decoupled
 
     def is_data_parallel_writer(self, dp_rank: int) -> bool:
-        """Whether this rank calls `save` for the model's own file. With data_parallel all do; who writes is found there."""
+        """Whether this rank calls `save` for the model's own file.
+
+        With data_parallel all do; who writes is found there.
+        """
         return dp_rank == 0 or not self._shares_files or self.config.writer.data_parallel is not None
 
     def preserves_storage_sharing(self) -> bool:

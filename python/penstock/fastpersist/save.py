@@ -30,9 +30,9 @@ def fastpersist_save(
 ) -> dict[str, Any]:
     """Saves any object that torch.save takes as a zip that torch.load reads, and returns the statistics.
 
-    The file appears when all of it is there, synced; after an error the path is what it was. aio_handle and pinned_buffer are
-    not needed: the engine has its own. show_stats: print the statistics. double_buffer: write while the next bytes are
-    prepared. num_parallel_writers: whoever calls this writes the whole file.
+    The file appears when all of it is there, synced; after an error the path is what it was. aio_handle and
+    pinned_buffer are not needed: the engine has its own. show_stats: print the statistics. double_buffer: write while
+    the next bytes are prepared. num_parallel_writers: whoever calls this writes the whole file.
     """
     return _save(obj, file_path, "torch", use_gds, show_stats, double_buffer, pickle_protocol)
 
@@ -74,9 +74,10 @@ def _save(
 def save_stats(path: str, counters: Mapping[str, Any]) -> dict[str, Any]:
     """What the engine counted in a save, under the names that FastPersist gives it.
 
-    write counts the requests, bytes are those of the file, and write_secs is the time until it had its name. aio_bytes went
-    past the page cache, slow_bytes through it; both took the time in which requests were under way. fill_buffer_count is how
-    many blocks the copied bytes fill; copying overlaps with writing and has no time of its own.
+    write counts the requests, bytes are those of the file, and write_secs is the time until it had its name. aio_bytes
+    went past the page cache, slow_bytes through it; both took the time in which requests were under way.
+    fill_buffer_count is how many blocks the copied bytes fill; copying overlaps with writing and has no time of its
+    own.
     """
     direct, slow = counters["bytes_direct"], counters["bytes_buffered"]
     seconds = counters["seconds"]

@@ -1,7 +1,8 @@
 """Writers: file objects for `torch.save`, and for the storages of a checkpoint in one list.
 
-`FastFileWriter` writes at the speed of the drive. `PyFileWriter` is Python's own file, to compare with; of both the file
-appears whole, when the writer is closed, and takes the place of what was there. `MockFileWriter` counts, and writes nothing.
+`FastFileWriter` writes at the speed of the drive. `PyFileWriter` is Python's own file, to compare with; of both the
+file appears whole, when the writer is closed, and takes the place of what was there. `MockFileWriter` counts, and
+writes nothing.
 """
 
 from __future__ import annotations
@@ -185,8 +186,8 @@ class FileWriter(ABC):
 class FastFileWriter(FileWriter):
     """Writes at the speed of the drive; the file appears under its name, whole, when the writer is closed.
 
-    Whatever fails, the path is what it was; the error is raised by the next call, and by `close`. Without `close` nothing
-    is saved. As a context manager it closes, or after an exception leaves the path alone.
+    Whatever fails, the path is what it was; the error is raised by the next call, and by `close`. Without `close`
+    nothing is saved. As a context manager it closes, or after an exception leaves the path alone.
     """
 
     def __init__(self, file_path: Path, config: FastFileWriterConfig | None = None) -> None:
@@ -194,8 +195,8 @@ class FastFileWriter(FileWriter):
         config = config or FastFileWriterConfig()
         if config.num_parallel_writers != 1:
             raise UnsupportedError(
-                f"{self._file_path}: a FastFileWriter writes a whole file; {config.num_parallel_writers} writers of one "
-                "file need the parallel save over torch.distributed"
+                f"{self._file_path}: a FastFileWriter writes a whole file; {config.num_parallel_writers} writers of "
+                "one file need the parallel save over torch.distributed"
             )
         pinned = config.pinned_tensor
         options = _core.StreamOptions(
@@ -263,8 +264,10 @@ class PyFileWriter(FileWriter):
 
 
 class MockFileWriter(FileWriter):
-    """Counts what it is given and writes nothing: the time of a save without its I/O. Makes an empty file where there is
-    none."""
+    """Counts what it is given and writes nothing: the time of a save without its I/O.
+
+    Makes an empty file where there is none.
+    """
 
     def __init__(self, file_path: Path) -> None:
         super().__init__(file_path)

@@ -25,7 +25,7 @@ def is_extra_state(name: str) -> bool:
 
 
 def converted(tensors: Mapping[str, Any], target: torch.dtype) -> dict[str, Any]:
-    """The tensors, those that the engine can't convert (integers, booleans, complex numbers, other devices) as sources."""
+    """The tensors; those that the engine can't convert (integers, booleans, complex, other devices) as sources."""
     return {
         name: _convert(name, tensor, target) if _needs_torch(name, tensor, target) else tensor
         for name, tensor in tensors.items()

@@ -169,7 +169,10 @@ def convert_to_flashpack_from_transformers_repo_id_or_dir(
     silent: bool = True,
     **kwargs: Any,
 ) -> str:
-    """Loads a model with transformers and packs its state. Returns the path of the file. kwargs: subfolder, variant ..."""
+    """Loads a model with transformers and packs its state.
+
+    Returns the path of the file. kwargs: subfolder, variant ...
+    """
     ignored = (ignore_names, ignore_prefixes, ignore_suffixes)
     return convert_to_flashpack(
         model_dir, destination_path, dtype, *ignored, use_transformers=True, silent=silent, **kwargs

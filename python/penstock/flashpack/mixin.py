@@ -66,9 +66,9 @@ class FlashPackMixin:
     ) -> Self:
         """A new instance with the weights of a file, in eval mode. It may be called on the class or on an instance.
 
-        The instance is made by `init_fn`, the method that flashpack_init_method names, or the class, with `args` and those
-        of `kwargs` that it takes, and without memory for its parameters. device: the CPU by default. The other arguments are
-        those of `assign_from_file`.
+        The instance is made by `init_fn`, the method that flashpack_init_method names, or the class, with `args` and
+        those of `kwargs` that it takes, and without memory for its parameters. device: the CPU by default. The other
+        arguments are those of `assign_from_file`.
         """
         make = init_fn or _init_method(cls)
         ranks = {"rank": rank, "local_rank": local_rank, "world_size": world_size}

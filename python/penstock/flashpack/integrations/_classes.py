@@ -21,8 +21,8 @@ def with_mixin(base: type, mixin: type) -> type:
 def plain_class(cls: type, mixin: type, roots: Collection[type]) -> type:
     """The class without the mixin that can be loaded in its place. Else the class itself.
 
-    What `with_mixin` makes, and what users write in its place, goes into configurations under the name of the class that
-    it is made from, so that the library finds it on its own. A class that is a model of its own keeps its name.
+    What `with_mixin` makes, and what users write in its place, goes into configurations under the name of the class
+    that it is made from, so that the library finds it on its own. A class that is a model of its own keeps its name.
     roots: the library's classes that are no models yet.
     """
     for ancestor in cls.__mro__:

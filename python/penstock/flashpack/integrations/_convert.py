@@ -49,8 +49,8 @@ def convert_pretrained(
 
     destination: a file, NAME.flashpack; or a directory, which gets model.flashpack (model.VARIANT.flashpack) and the
         configuration. Without one, a local directory gets the file beside its weights; a repository needs one.
-    library: "transformers" or "diffusers" loads the model by its class, and packs its state under the names that the class
-        has. Otherwise the files are packed as they are: model.safetensors, diffusion_pytorch_model.safetensors,
+    library: "transformers" or "diffusers" loads the model by its class, and packs its state under the names that the
+        class has. Otherwise the files are packed as they are: model.safetensors, diffusion_pytorch_model.safetensors,
         pytorch_model.bin, sharded or not, the first of them that is there.
     overwrite: replace a FlashPack file that exists. Files of the source are never replaced.
     hub: revision, cache_dir, token and so on.

@@ -23,8 +23,8 @@ _OURS = "penstock.flashpack"
 def install_as_flashpack() -> None:
     """From here on ``import flashpack`` gives penstock.flashpack, in this process.
 
-    Libraries that use flashpack where it is installed, as diffusers does for use_flashpack=True, use penstock then. It is to
-    be called before they are imported, because they look for it only once. Calling it again changes nothing;
+    Libraries that use flashpack where it is installed, as diffusers does for use_flashpack=True, use penstock then. It
+    is to be called before they are imported, because they look for it only once. Calling it again changes nothing;
     `uninstall_as_flashpack` takes it back.
     """
     if any(isinstance(finder, _Finder) for finder in sys.meta_path):

@@ -8,8 +8,8 @@ from typing import Any
 
 from ...errors import LibraryError
 
-# Oldest and newest that were tried: the tests ran with these of transformers and diffusers, with huggingface_hub 2.4.0, and a
-# download and an upload with 0.36.0.
+# Oldest and newest that were tried: the tests ran with these of transformers and diffusers, with huggingface_hub 2.4.0,
+# and a download and an upload with 0.36.0.
 WORKS_WITH = {
     "diffusers": "0.40.0 to 0.42.1",
     "huggingface_hub": "0.36.0 to 2.4.0",

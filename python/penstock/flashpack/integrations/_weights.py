@@ -77,7 +77,7 @@ def _move_buffers(model: Module, device: torch.device) -> None:
 
 @contextmanager
 def default_dtype(dtype: torch.dtype | None) -> Iterator[None]:
-    """Within, tensors are made in this type: buffers that a model computes are then as the libraries' loaders make them."""
+    """Within, tensors are made in this type: computed buffers are then as the libraries' loaders make them."""
     if dtype not in _DEFAULT_DTYPES:
         yield
         return

@@ -35,8 +35,8 @@ def save_model(
     """Saves the model's configuration and its weights as model.flashpack, and uploads them if asked to.
 
     variant: the weights' file is model.VARIANT.flashpack. is_main_process: where it is False, nothing is written.
-    arguments: target_dtype, align_bytes, silent, num_workers and names to leave out, as pack_to_file and its relatives take
-        them; for an upload repo_id (else the directory's name), private, token, create_pr, commit_message.
+    arguments: target_dtype, align_bytes, silent, num_workers and names to leave out, as pack_to_file and its relatives
+        take them; for an upload repo_id (else the directory's name), private, token, create_pr, commit_message.
     """
     pack, hub = sort_for_saving(arguments)
     if not is_main_process:

@@ -112,8 +112,9 @@ def load_pipeline(
     """Loads a pipeline, its models from FlashPack files where they have one, the rest as from_pretrained does.
 
     dtype (or torch_dtype): for all models, or a dict of one per component; by default they stay as stored.
-    arguments: for the hub revision, cache_dir, token, local_files_only and so on; for the files strict, ignore_names and
-        what else assign_from_file takes; components, to use in place of the stored ones; all others are from_pretrained's.
+    arguments: for the hub revision, cache_dir, token, local_files_only and so on; for the files strict, ignore_names
+        and what else assign_from_file takes; components, to use in place of the stored ones; all others are
+        from_pretrained's.
     """
     others = {name: arguments[name] for name in _FOR_OTHERS if arguments.get(name) not in (None, "auto")}
     dtype = take_dtype(arguments)
@@ -193,13 +194,13 @@ def _is_entry(entry: Any) -> bool:
 
 
 def _others_have(folder: Path, variant: str) -> bool:
-    """Whether there are files of this variant that are not FlashPack's: from_pretrained objects where there are none."""
+    """Whether there are files of this variant that are not FlashPack's: from_pretrained wants some."""
     return any(path.suffix != ".flashpack" for path in folder.glob(f"*/*.{glob.escape(variant)}[.-]*"))
 
 
 @contextmanager
 def _plain_view(folder: Path, index: dict[str, Any]) -> Iterator[Path]:
-    """The folder, or where its index names classes that only have the FlashPack methods a view of it that names plain ones."""
+    """The folder, or a view of it that names plain classes where its index names those with FlashPack's methods."""
     plain = {name: _plain_entry(entry) for name, entry in index.items()}
     if plain == index:
         yield folder

@@ -38,8 +38,8 @@ def save_model(
     """Saves the model's configuration and its weights as model.flashpack, and uploads them if asked to.
 
     variant: the weights' file is model.VARIANT.flashpack. is_main_process: where it is False, nothing is written.
-    arguments: target_dtype, align_bytes, silent, num_workers and names to leave out, as pack_to_file and its relatives take
-        them; for an upload repo_id (else the directory's name), private, token, create_pr, commit_message.
+    arguments: target_dtype, align_bytes, silent, num_workers and names to leave out, as pack_to_file and its relatives
+        take them; for an upload repo_id (else the directory's name), private, token, create_pr, commit_message.
     """
     pack, hub = sort_for_saving(arguments)
     if not is_main_process:
@@ -76,10 +76,10 @@ def load_model(
 ) -> Any:
     """Loads a model that was saved as a FlashPack file, from a directory or from the hub, in evaluation mode.
 
-    config: a configuration, or a directory with one, to use in place of the stored one. dtype (or torch_dtype): what floating parameters become; by
-    default they stay as stored.
-    arguments: for the hub revision, cache_dir, token, local_files_only and so on; for the file strict, ignore_names and
-        what else assign_from_file takes; all others are the configuration's or the model's.
+    config: a configuration, or a directory with one, to use in place of the stored one.
+    arguments: dtype (or torch_dtype), what floating parameters become, by default they stay as stored; for the hub
+        revision, cache_dir, token, local_files_only and so on; for the file strict, ignore_names and what else
+        assign_from_file takes; all others are the configuration's or the model's.
     """
     dtype = take_dtype(arguments)
     hub, assign, rest = sort_arguments(arguments)
