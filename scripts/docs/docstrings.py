@@ -9,9 +9,16 @@ import griffe
 
 
 class ArgumentSections(griffe.Extension):
-    """Rewrites docstrings of functions before they are parsed."""
+    """Rewrites docstrings of functions and classes before they are parsed."""
 
     def on_function(self, *, func: griffe.Function, **_: Any) -> None:
-        if func.docstring is not None:
-            names = {parameter.name for parameter in func.parameters}
-            func.docstring.value = arguments.with_sections(func.docstring.value, names)
+        rewrite(func)
+
+    def on_class_members(self, *, cls: griffe.Class, **_: Any) -> None:
+        rewrite(cls)
+
+
+def rewrite(described: griffe.Function | griffe.Class) -> None:
+    if described.docstring is not None:
+        names = {parameter.name for parameter in described.parameters}
+        described.docstring.value = arguments.with_sections(described.docstring.value, names)
