@@ -53,10 +53,7 @@ struct Loop {
   void (*anywhere)(const std::byte*, std::byte*, std::size_t) noexcept = nullptr;
   void (*wide)(const std::byte*, std::byte*, std::size_t) noexcept = nullptr;
 
-  void operator()(const std::byte* source, std::byte* target, std::size_t count) const noexcept {
-    static const bool is_wide = processor_is_wide();
-    (is_wide ? wide : anywhere)(source, target, count);  // NOLINT(clang-analyzer-core.CallAndMessage): never null here
-  }
+  auto on(bool wide_processor) const noexcept { return wide_processor ? wide : anywhere; }
 };
 
 template <typename From, typename To, auto Convert>
@@ -170,9 +167,8 @@ constexpr bool is_not_finite_fnuz(std::uint8_t code) noexcept {
   return code == 0x80;
 }
 
-}  // namespace
-
-void cast_elements(DType from, const std::byte* source, DType to, std::byte* target, std::uint64_t count) noexcept {
+void cast_on(bool wide_processor, DType from, const std::byte* source, DType to, std::byte* target,
+             std::uint64_t count) noexcept {
   if (count == 0) return;
   const std::size_t source_width = dtype_bits(from) / 8;
   const std::size_t target_width = dtype_bits(to) / 8;
@@ -180,8 +176,8 @@ void cast_elements(DType from, const std::byte* source, DType to, std::byte* tar
     std::memcpy(target, source, count * source_width);
     return;
   }
-  const Loop widen = loop_to_float(from);
-  const Loop narrow = loop_from_float(from, to);
+  const auto widen = loop_to_float(from).on(wide_processor);
+  const auto narrow = loop_from_float(from, to).on(wide_processor);
   if (from == DType::kF32) return narrow(source, target, count);
   if (to == DType::kF32) return widen(source, target, count);
   std::array<std::byte, kBlockElements * sizeof(float)> floats;
@@ -193,6 +189,18 @@ void cast_elements(DType from, const std::byte* source, DType to, std::byte* tar
     target += part * target_width;
     count -= part;
   }
+}
+
+}  // namespace
+
+void cast_elements(DType from, const std::byte* source, DType to, std::byte* target, std::uint64_t count) noexcept {
+  static const bool wide_processor = processor_is_wide();
+  cast_on(wide_processor, from, source, to, target, count);
+}
+
+void cast_elements_portably(DType from, const std::byte* source, DType to, std::byte* target,
+                            std::uint64_t count) noexcept {
+  cast_on(false, from, source, to, target, count);
 }
 
 std::uint64_t count_not_finite(DType dtype, const std::byte* source, std::uint64_t count) noexcept {

@@ -15,6 +15,10 @@ namespace penstock {
 // Converts `count` elements; dtype_can_cast(from, to) must hold. The ranges may not overlap, and may be misaligned.
 void cast_elements(DType from, const std::byte* source, DType to, std::byte* target, std::uint64_t count) noexcept;
 
+// What cast_elements does on processors that have no code of their own here. For the test that compares the two.
+void cast_elements_portably(DType from, const std::byte* source, DType to, std::byte* target,
+                            std::uint64_t count) noexcept;
+
 // Elements of a floating or complex type that are NaN or infinite. Types that have neither count 0.
 std::uint64_t count_not_finite(DType dtype, const std::byte* source, std::uint64_t count) noexcept;
 

@@ -128,6 +128,18 @@ TEST(Cast, loops_of_every_length_agree_with_one_element_at_a_time) {
   }
 }
 
+TEST(Cast, the_portable_form_agrees_for_every_pair) {
+  for (const DType from : kCastable) {
+    const Bytes& source = input_of(from);
+    const std::size_t count = source.size() * 8 / dtype_bits(from);
+    for (const DType to : kCastable) {
+      Bytes portable(count * dtype_bits(to) / 8);
+      cast_elements_portably(from, source.data(), to, portable.data(), count);
+      EXPECT_TRUE(portable == cast(from, source, to)) << dtype_name(from) << " " << dtype_name(to);
+    }
+  }
+}
+
 TEST(Cast, more_than_one_block_through_floats_is_whole) {
   std::vector<std::uint16_t> codes(5000);
   for (std::size_t i = 0; i < codes.size(); ++i) codes[i] = static_cast<std::uint16_t>(0x3C00 + i % 1024);

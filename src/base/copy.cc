@@ -44,9 +44,13 @@ void copy_past_caches(std::byte* to, const std::byte* from, std::size_t nbytes) 
 #else
 
 void copy_past_caches(std::byte* to, const std::byte* from, std::size_t nbytes) noexcept {
-  std::memcpy(to, from, nbytes);
+  copy_portably(to, from, nbytes);
 }
 
 #endif
+
+void copy_portably(std::byte* to, const std::byte* from, std::size_t nbytes) noexcept {
+  std::memcpy(to, from, nbytes);
+}
 
 }  // namespace penstock

@@ -9,4 +9,7 @@ namespace penstock {
 // blocks that nobody reads at once.
 void copy_past_caches(std::byte* to, const std::byte* from, std::size_t nbytes) noexcept;
 
+// What copy_past_caches is on processors without SSE2. Here for the test that compares the two.
+void copy_portably(std::byte* to, const std::byte* from, std::size_t nbytes) noexcept;
+
 }  // namespace penstock

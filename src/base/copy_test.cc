@@ -26,5 +26,17 @@ TEST(CopyTest, every_byte_and_no_other_is_copied) {
   }
 }
 
+TEST(CopyTest, the_portable_form_copies_the_same_bytes) {
+  std::vector<std::byte> source(200003);
+  for (std::size_t i = 0; i < source.size(); ++i) source[i] = static_cast<std::byte>(i * 2246822519u >> 24);
+  for (const std::size_t nbytes : {0u, 64u, 65535u, 65536u, 100001u, 200000u}) {
+    std::vector<std::byte> special(source.size());
+    std::vector<std::byte> portable(source.size());
+    copy_past_caches(special.data() + 1, source.data() + 3, nbytes);
+    copy_portably(portable.data() + 1, source.data() + 3, nbytes);
+    EXPECT_TRUE(special == portable) << nbytes;
+  }
+}
+
 }  // namespace
 }  // namespace penstock
