@@ -28,6 +28,14 @@ if(PENSTOCK_SANITIZE)
   endif()
 endif()
 
+# penstock_find_package(NAME PACKAGE FOR): what an option, and not the library, needs; FOR is that option.
+macro(penstock_find_package name package for)
+  find_package(${name} QUIET)
+  if(NOT ${name}_FOUND)
+    message(FATAL_ERROR "${for} needs ${name}: not found. Set it to OFF or, on Debian and Ubuntu:\n  apt install ${package}")
+  endif()
+endmacro()
+
 # penstock_compile_together(TARGET): its sources are compiled a few at a time, because most of the time goes to headers that
 # all of them include. So a name in an anonymous namespace is used once in a layer. A few, not all: a change compiles
 # its neighbours again.
@@ -47,6 +55,7 @@ function(penstock_layer name)
   list(FILTER sources EXCLUDE REGEX "_test\\.cc$")
   add_library(penstock_${name} OBJECT ${sources})
   penstock_compile_together(penstock_${name})
+  set_target_properties(penstock_${name} PROPERTIES CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON)
   target_include_directories(penstock_${name} PUBLIC "${PROJECT_SOURCE_DIR}/include" "${PROJECT_SOURCE_DIR}/src")
   target_link_libraries(penstock_${name} PRIVATE penstock_flags PUBLIC fmt::fmt ${LAYER_LIBRARIES})
   foreach(dependency IN LISTS LAYER_DEPENDS)

@@ -17,9 +17,10 @@
 #include <memory>
 #include <optional>
 
+#include "penstock/export.h"
 #include "penstock/options.h"
 
-namespace penstock {
+namespace PENSTOCK_EXPORT penstock {
 
 struct AioOptions {
   std::size_t block_size = std::size_t{1} << 20;

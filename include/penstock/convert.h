@@ -10,10 +10,11 @@
 #include <string_view>
 #include <vector>
 
+#include "penstock/export.h"
 #include "penstock/options.h"
 #include "penstock/reader.h"
 
-namespace penstock {
+namespace PENSTOCK_EXPORT penstock {
 
 struct ConvertOptions {
   std::function<bool(const TensorInfo&)> select;  // nothing: every tensor

@@ -10,10 +10,11 @@
 #include <string>
 #include <vector>
 
+#include "penstock/export.h"
 #include "penstock/options.h"
 #include "penstock/reader.h"
 
-namespace penstock {
+namespace PENSTOCK_EXPORT penstock {
 
 // How one file lies on its drive and in the page cache.
 struct FileDiagnosis {

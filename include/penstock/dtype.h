@@ -8,7 +8,9 @@
 #include <optional>
 #include <string_view>
 
-namespace penstock {
+#include "penstock/export.h"
+
+namespace PENSTOCK_EXPORT penstock {
 
 enum class DType : std::uint8_t {
   kBool,

@@ -9,7 +9,9 @@
 #include <stdexcept>
 #include <string>
 
-namespace penstock {
+#include "penstock/export.h"
+
+namespace PENSTOCK_EXPORT penstock {
 
 enum class ErrorKind {
   kNotFound,           // a file, shard or tensor that does not exist

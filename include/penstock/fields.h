@@ -14,11 +14,12 @@
 
 #include "penstock/convert.h"
 #include "penstock/doctor.h"
+#include "penstock/export.h"
 #include "penstock/measure.h"
 #include "penstock/options.h"
 #include "penstock/stream_file.h"
 
-namespace penstock {
+namespace PENSTOCK_EXPORT penstock {
 
 template <typename Given, typename Struct>
 concept MaybeConst = std::same_as<std::remove_const_t<Given>, Struct>;

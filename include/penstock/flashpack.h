@@ -4,9 +4,10 @@
 #include <filesystem>
 #include <string>
 
+#include "penstock/export.h"
 #include "penstock/reader.h"
 
-namespace penstock {
+namespace PENSTOCK_EXPORT penstock {
 
 // The JSON text of the file's footer, once all of it was checked. Throws Error.
 std::string flashpack_footer(const std::filesystem::path& path);

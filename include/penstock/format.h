@@ -5,7 +5,9 @@
 #include <optional>
 #include <string>
 
-namespace penstock {
+#include "penstock/export.h"
+
+namespace PENSTOCK_EXPORT penstock {
 
 // By the file's bytes; nothing when they look like no format that can be read. That a file looks like one does not say
 // that it is sound. Throws Error when it can't be opened.

@@ -5,9 +5,10 @@
 #include <filesystem>
 #include <string>
 
+#include "penstock/export.h"
 #include "penstock/options.h"
 
-namespace penstock {
+namespace PENSTOCK_EXPORT penstock {
 
 struct Throughput {
   std::uint64_t bytes = 0;

@@ -11,7 +11,9 @@
 #include <cstdint>
 #include <memory>
 
-namespace penstock {
+#include "penstock/export.h"
+
+namespace PENSTOCK_EXPORT penstock {
 
 struct MemoryPoolOptions {
   // How much released memory to keep for the next load. The default is a quarter of the memory that this process may

@@ -12,10 +12,11 @@
 #include <utility>
 #include <vector>
 
+#include "penstock/export.h"
 #include "penstock/memory.h"
 #include "penstock/tensor.h"
 
-namespace penstock {
+namespace PENSTOCK_EXPORT penstock {
 
 // Given to a progress callback, on the thread that called load or commit, about thirty times a second and once at the
 // end.

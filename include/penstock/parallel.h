@@ -19,9 +19,10 @@
 #include <string>
 #include <vector>
 
+#include "penstock/export.h"
 #include "penstock/writer.h"
 
-namespace penstock {
+namespace PENSTOCK_EXPORT penstock {
 
 // What one process found of one tensor: the checksum of the part that it wrote.
 struct ShareChecksum {

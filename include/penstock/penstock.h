@@ -6,6 +6,7 @@
 #include "penstock/doctor.h"
 #include "penstock/dtype.h"
 #include "penstock/error.h"
+#include "penstock/export.h"
 #include "penstock/fields.h"
 #include "penstock/flashpack.h"
 #include "penstock/format.h"

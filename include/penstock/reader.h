@@ -15,10 +15,11 @@
 #include <string_view>
 #include <vector>
 
+#include "penstock/export.h"
 #include "penstock/options.h"
 #include "penstock/tensor.h"
 
-namespace penstock {
+namespace PENSTOCK_EXPORT penstock {
 
 struct FileInfo {
   std::filesystem::path path;

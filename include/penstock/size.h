@@ -5,7 +5,9 @@
 #include <optional>
 #include <string_view>
 
-namespace penstock {
+#include "penstock/export.h"
+
+namespace PENSTOCK_EXPORT penstock {
 
 // A number of bytes, such as "4096", "64 KiB", "1.5G" or "5GB", in any case. The one rule of options, environment
 // variables, the command and Python:

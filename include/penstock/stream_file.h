@@ -17,9 +17,10 @@
 #include <memory>
 #include <string>
 
+#include "penstock/export.h"
 #include "penstock/options.h"
 
-namespace penstock {
+namespace PENSTOCK_EXPORT penstock {
 
 struct StreamOptions {
   // How safe. Without `durable` the file still appears whole, but may be lost in a power cut.

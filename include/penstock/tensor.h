@@ -10,8 +10,9 @@
 #include <vector>
 
 #include "penstock/dtype.h"
+#include "penstock/export.h"
 
-namespace penstock {
+namespace PENSTOCK_EXPORT penstock {
 
 using Shape = std::vector<std::int64_t>;
 

@@ -15,9 +15,10 @@
 #include <utility>
 #include <vector>
 
+#include "penstock/export.h"
 #include "penstock/reader.h"
 
-namespace penstock {
+namespace PENSTOCK_EXPORT penstock {
 
 // The memory that tensors are views of.
 struct TorchStorage {

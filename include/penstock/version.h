@@ -2,9 +2,11 @@
 
 #include <string_view>
 
-namespace penstock {
+#include "penstock/export.h"
 
-// "0.1.0"
+namespace PENSTOCK_EXPORT penstock {
+
+// "0.2.0"
 std::string_view version() noexcept;
 
 }  // namespace penstock

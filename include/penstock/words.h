@@ -7,9 +7,10 @@
 #include <string>
 #include <string_view>
 
+#include "penstock/export.h"
 #include "penstock/options.h"
 
-namespace penstock {
+namespace PENSTOCK_EXPORT penstock {
 
 template <typename Choice>
 struct Word {

@@ -21,10 +21,11 @@
 #include <span>
 #include <string>
 
+#include "penstock/export.h"
 #include "penstock/options.h"
 #include "penstock/tensor.h"
 
-namespace penstock {
+namespace PENSTOCK_EXPORT penstock {
 
 // Produces bytes of a tensor while it is written: fills `bytes` with what lies at `offset` of its row-major form.
 // Called from several threads at once, for disjoint ranges that start and end on whole elements, in no fixed order. May

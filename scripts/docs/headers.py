@@ -10,7 +10,9 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
-NAMESPACE = re.compile(r"^namespace penstock \{\n(.*)^\}  // namespace penstock$", re.MULTILINE | re.DOTALL)
+NAMESPACE = re.compile(
+    r"^namespace (?:PENSTOCK_EXPORT )?penstock \{\n(.*)^\}  // namespace penstock$", re.MULTILINE | re.DOTALL
+)
 NAMED = re.compile(r"^(?:class|struct|enum class)\s+(?P<type>\w+)|^using (?P<alias>\w+)|(?P<function>~?\w+)\(")
 CODE_OR_TEXT = re.compile(r"(`[^`]*`)")
 
