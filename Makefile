@@ -1,6 +1,6 @@
 # `make demo` and `make test` are the two commands: from a fresh clone on Debian 12 each sets up everything it needs.
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test docs bench fuzz format lint clean
+.PHONY: help setup build demo test docs wheel bench fuzz format lint clean
 
 PYTHON_BIN := .venv/bin/python
 FUZZ_SECONDS ?= 600
@@ -13,6 +13,7 @@ help:
 	@echo 'make setup    Debian packages and the Python environment .venv'
 	@echo 'make build    the Python package and the penstock command, installed in .venv'
 	@echo 'make docs     the site of docs/ in build/site, every link checked'
+	@echo 'make wheel    a manylinux wheel for the Python of .venv and a source distribution, tested, in dist/'
 	@echo 'make bench    the measured race against other loaders: an hour and a half; BENCH="--quick" takes two minutes'
 	@echo '              BENCH="--races engine,shapes --rounds 9" and other arguments are passed on, see bench/README.md'
 	@echo 'make fuzz     every fuzz target for FUZZ_SECONDS ($(FUZZ_SECONDS))'
@@ -36,6 +37,9 @@ test: setup
 docs: build
 	@scripts/setup.sh docs
 	@.venv-docs/bin/python scripts/docs/build.py
+
+wheel: setup
+	@$(PYTHON_BIN) scripts/wheel.py
 
 bench: build
 	@scripts/setup.sh bench

@@ -84,3 +84,9 @@ function(penstock_layer_tests name)
   endif()
   gtest_discover_tests(penstock_${name}_test TEST_PREFIX "${name}." DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT 300)
 endfunction()
+
+# penstock_for_wheel(TARGET): a program or module of a Python wheel, which meets other versions of the C++ library.
+function(penstock_for_wheel target)
+  target_sources(${target} PRIVATE "${PROJECT_SOURCE_DIR}/python/bindings/older_libstdcxx.cc")
+  target_link_options(${target} PRIVATE -Wl,--wrap=_ZNSt18condition_variable4waitERSt11unique_lockISt5mutexE)
+endfunction()

@@ -1,6 +1,6 @@
 """Runs the stages of `make test`, all of them even when one fails, and adds up what the test runners reported.
 
-Stages: release, asan, tsan, fuzz, python, docs, lint. Without arguments every one runs, in this order.
+Stages: release, arm64, asan, tsan, fuzz, python, docs, wheel, lint. Without arguments every one runs, in this order.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import platform
 import shutil
 import signal
 import subprocess
@@ -185,6 +186,22 @@ def docs_site() -> Outcome:
     return Outcome(ok=run([ROOT / ".venv-docs" / "bin" / "python", "scripts/docs/build.py"]))
 
 
+def arm64_library() -> Outcome:
+    if platform.machine() != "x86_64":
+        print("  skipped: the cross compiler is one that runs on x86-64")
+        return Outcome(ok=True, counts=Counts(skipped=1))
+    return Outcome(ok=run(["scripts/build_native.sh", "arm64", "penstock"]))
+
+
+def wheel() -> Outcome:
+    report = REPORTS / "wheel.xml"
+    # With the flags of the release build ccache serves both.
+    command: list[str | Path] = [sys.executable, "scripts/wheel.py", f"--junitxml={report}"]
+    passed = run(command, environment={"PENSTOCK_WARNINGS_AS_ERRORS": "ON"})
+    counts = report_counts(report, show_details=False)
+    return Outcome(ok=passed and counts is not None, counts=counts or Counts())
+
+
 def checks() -> Outcome:
     commands: dict[str, list[str | Path]] = {
         "clang-format and ruff format": ["scripts/format.sh", "--check"],
@@ -201,11 +218,13 @@ def checks() -> Outcome:
 
 STAGES: dict[str, tuple[str, Callable[[], Outcome]]] = {
     "release": ("C++ tests, release build, warnings are errors", lambda: native_tests("release")),
+    "arm64": ("the library compiles for arm64, warnings are errors", arm64_library),
     "asan": ("C++ tests, AddressSanitizer and UndefinedBehaviorSanitizer", lambda: native_tests("asan")),
     "tsan": ("C++ tests of the layers with threads, ThreadSanitizer", lambda: native_tests("tsan", THREADED_LAYERS)),
     "fuzz": (f"fuzz targets, {FUZZ_SECONDS} seconds each", fuzz_targets),
     "python": ("Python, command line and repository tests", python_tests),
     "docs": ("the site, its links", docs_site),
+    "wheel": ("a wheel and a source distribution, installed and used in a new environment", wheel),
     "lint": ("formatting, lint, types", checks),
 }
 
