@@ -2,7 +2,6 @@
 #include "penstock/convert.h"
 
 #include <algorithm>
-#include <cctype>
 #include <cerrno>
 #include <filesystem>
 
@@ -41,22 +40,9 @@ struct Options {
   bool fast = false;  // --no-durable
 };
 
-// As the formats call it (BF16), as PyTorch does (bfloat16, half) or as people do (fp16), in any case.
-std::optional<DType> dtype_named(std::string name) {
-  const auto change_case = [&name](int (*change)(int)) {
-    std::transform(name.begin(), name.end(), name.begin(),
-                   [=](unsigned char c) { return static_cast<char>(change(c)); });
-  };
-  change_case(std::tolower);
-  if (const auto dtype = parse_torch_dtype(name)) return dtype;
-  change_case(std::toupper);
-  if (name.starts_with("FP")) name.erase(1, 1);
-  return parse_dtype(name);
-}
-
 DType dtype_from(const std::string& text) {
-  const std::optional<DType> dtype = dtype_named(text);
-  if (!dtype) throw CLI::ValidationError("--dtype: '" + text + "' is not a dtype (such as F32, bfloat16 or F8_E4M3)");
+  const std::optional<DType> dtype = find_dtype(text);
+  if (!dtype) throw CLI::ValidationError("--dtype: '" + text + "' is not a dtype: there are " + list_dtypes());
   if (!dtype_can_cast(DType::kF32, *dtype)) {
     throw CLI::ValidationError("--dtype: floating tensors can't be converted to " + std::string(dtype_name(*dtype)));
   }

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <string_view>
 
 #include "penstock/export.h"
@@ -52,6 +53,13 @@ std::string_view dtype_torch_name(DType dtype) noexcept;
 
 // The inverse of dtype_torch_name; takes torch's other names ("half", "long") too.
 std::optional<DType> parse_torch_dtype(std::string_view name) noexcept;
+
+// What people type, in upper or lower case: a name of either kind, "torch.float32", "fp32", "half", "fp8" (E4M3) ...
+// Nothing for what is none; files spell their types exactly, which the two functions above insist on.
+std::optional<DType> find_dtype(std::string_view text);
+
+// All that find_dtype takes, for a message: the names of files, and the short ones.
+std::string list_dtypes();
 
 // Width of one element in bits: 4, 6, 8, 16, 32, 64 or 128.
 unsigned dtype_bits(DType dtype) noexcept;

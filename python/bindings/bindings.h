@@ -44,7 +44,7 @@ void bind_torch(nb::module_& module);
 // "F32" and so on, each made once.
 nb::str dtype_object(DType dtype);
 
-// The inverse; throws Error(kArgument) for a name that is not one.
+// What find_dtype takes; throws Error(kArgument), with what there is, for anything else.
 DType dtype_from(std::string_view name);
 std::optional<DType> dtype_from(const std::optional<std::string>& name);
 

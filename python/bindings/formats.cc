@@ -39,6 +39,10 @@ void bind_formats(nb::module_& module) {
   module.def("dtypes", &dtypes, nb::sig("def dtypes() -> list[tuple[str, str, int, str]]"),
              "Every element type: name, torch's name (\"\": it has none), bits, and kind: \"floating\", \"complex\", "
              "\"bool\" or \"integer\".");
+  module.def(
+      "find_dtype", [](std::string_view text) { return dtype_object(dtype_from(text)); }, nb::arg("text"),
+      nb::sig("def find_dtype(text: str) -> str"),
+      "The element type that text stands for: F32, float32, torch.float32, fp32, float ...");
 }
 
 }  // namespace penstock::python

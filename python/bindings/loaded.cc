@@ -66,8 +66,8 @@ nb::str dtype_object(DType dtype) {
 }
 
 DType dtype_from(std::string_view name) {
-  if (auto dtype = parse_dtype(name)) return *dtype;
-  throw Error(ErrorKind::kArgument, "unknown dtype \"" + std::string(name) + "\"");
+  if (auto dtype = find_dtype(name)) return *dtype;
+  throw Error(ErrorKind::kArgument, "unknown dtype \"" + std::string(name) + "\": there are " + list_dtypes());
 }
 
 std::optional<DType> dtype_from(const std::optional<std::string>& name) {

@@ -20,20 +20,16 @@ KINDS = {name: kind for name, _, _, kind in _ROWS}
 
 FLOATING = frozenset(name for name, kind in KINDS.items() if kind == "floating")
 
-_FILE_NAMES = {name: file_name for file_name, name in TORCH_NAMES.items()} | {name: name for name in BITS}
+_PYTHON_TYPES = (bool, int, float, complex)
 
 
 def dtype_name(dtype: Any) -> str:
-    """The file's name for a dtype given as a torch dtype, a NumPy dtype or type, or a name of either kind."""
+    """The file's name for a dtype given as a torch dtype, a NumPy dtype or type, or any name that people give one."""
     if isinstance(dtype, str):
-        name = dtype
-    else:
-        name = str(getattr(dtype, "name", None) or getattr(dtype, "__name__", None) or dtype)
-    name = name.removeprefix("torch.")
-    file_name = _FILE_NAMES.get(name) or _FILE_NAMES.get(name.upper())
-    if file_name is None:
-        raise ArgumentError(f"unknown dtype {dtype!r}")
-    return file_name
+        return _core.find_dtype(dtype if dtype.isascii() else ascii(dtype))
+    if dtype in _PYTHON_TYPES:
+        raise ArgumentError(f'unknown dtype {dtype!r}: how wide it is differs; name one, such as "float32"')
+    return _core.find_dtype(str(getattr(dtype, "name", None) or getattr(dtype, "__name__", None) or dtype))
 
 
 def numel(shape: tuple[int, ...]) -> int:

@@ -1,6 +1,7 @@
 #include "penstock/dtype.h"
 
 #include <array>
+#include <cctype>
 
 namespace penstock {
 namespace {
@@ -49,6 +50,30 @@ constexpr std::array kTorchAliases = {
     Alias{"chalf", DType::kC32}, Alias{"cfloat", DType::kC64}, Alias{"cdouble", DType::kC128},
 };
 
+// What people say beside all these names, in lower case.
+constexpr std::array kSpokenAliases = {
+    Alias{"fp64", DType::kF64},         Alias{"fp32", DType::kF32},      Alias{"fp16", DType::kF16},
+    Alias{"single", DType::kF32},       Alias{"fp8", DType::kF8E4M3},    Alias{"float8", DType::kF8E4M3},
+    Alias{"fp8_e4m3", DType::kF8E4M3},  Alias{"e4m3", DType::kF8E4M3},   Alias{"fp8_e4m3fn", DType::kF8E4M3},
+    Alias{"f8_e4m3fn", DType::kF8E4M3}, Alias{"e4m3fn", DType::kF8E4M3}, Alias{"float8_e4m3", DType::kF8E4M3},
+    Alias{"fp8_e5m2", DType::kF8E5M2},  Alias{"e5m2", DType::kF8E5M2},   Alias{"fp8_e8m0", DType::kF8E8M0},
+    Alias{"e8m0", DType::kF8E8M0},      Alias{"fp4", DType::kF4},        Alias{"byte", DType::kU8},
+};
+
+template <std::size_t kCount>
+constexpr std::optional<DType> find_alias(const std::array<Alias, kCount>& aliases, std::string_view name) noexcept {
+  for (const Alias& alias : aliases) {
+    if (alias.name == name) return alias.dtype;
+  }
+  return std::nullopt;
+}
+
+std::string in_case(std::string_view text, int (*change)(int)) {
+  std::string changed(text);
+  for (char& c : changed) c = static_cast<char>(change(static_cast<unsigned char>(c)));
+  return changed;
+}
+
 constexpr const DTypeTraits& traits(DType dtype) noexcept {
   return kTraits[static_cast<std::size_t>(dtype)];
 }
@@ -78,10 +103,24 @@ std::optional<DType> parse_torch_dtype(std::string_view name) noexcept {
   for (std::size_t i = 0; i < kTraits.size(); ++i) {
     if (kTraits[i].torch_name == name) return static_cast<DType>(i);
   }
-  for (const Alias& alias : kTorchAliases) {
-    if (alias.name == name) return alias.dtype;
+  return find_alias(kTorchAliases, name);
+}
+
+std::optional<DType> find_dtype(std::string_view text) {
+  std::string name = in_case(text, std::tolower);
+  if (constexpr std::string_view kModule = "torch."; name.starts_with(kModule)) name.erase(0, kModule.size());
+  if (const auto dtype = parse_torch_dtype(name)) return dtype;
+  if (const auto dtype = find_alias(kSpokenAliases, name)) return dtype;
+  return parse_dtype(in_case(name, std::toupper));
+}
+
+std::string list_dtypes() {
+  std::string list;
+  for (const DTypeTraits& dtype : kTraits) {
+    list += dtype.name;
+    list += ", ";
   }
-  return std::nullopt;
+  return list + "or torch's names of them (float32, half), fp64, fp32, fp16, fp8 and fp4";
 }
 
 unsigned dtype_bits(DType dtype) noexcept {

@@ -61,6 +61,31 @@ TEST(DType, what_torch_does_not_have_parses_to_nothing) {
     EXPECT_FALSE(parse_torch_dtype(name)) << name;
 }
 
+TEST(DType, what_people_type_is_found_in_any_case) {
+  for (int i = 0; i < kDTypeCount; ++i) {
+    EXPECT_EQ(find_dtype(dtype_name(dtype_at(i))), dtype_at(i));
+    const std::string torch_name(dtype_torch_name(dtype_at(i)));
+    if (torch_name.empty()) continue;
+    EXPECT_EQ(find_dtype("torch." + torch_name), dtype_at(i));
+  }
+  EXPECT_EQ(find_dtype("fp64"), DType::kF64);
+  EXPECT_EQ(find_dtype("FP32"), DType::kF32);
+  EXPECT_EQ(find_dtype("Float"), DType::kF32);
+  EXPECT_EQ(find_dtype("fp16"), DType::kF16);
+  EXPECT_EQ(find_dtype("half"), DType::kF16);
+  EXPECT_EQ(find_dtype("bf16"), DType::kBF16);
+  EXPECT_EQ(find_dtype("double"), DType::kF64);
+  EXPECT_EQ(find_dtype("int8"), DType::kI8);
+  EXPECT_EQ(find_dtype("fp8"), DType::kF8E4M3);
+  EXPECT_EQ(find_dtype("fp8_e5m2"), DType::kF8E5M2);
+  EXPECT_EQ(find_dtype("f8_e4m3"), DType::kF8E4M3);
+}
+
+TEST(DType, what_is_no_type_is_not_found_and_all_that_are_can_be_listed) {
+  for (const char* text : {"", "torch.", "float33", "fp", "Q4_K", "f32 "}) EXPECT_FALSE(find_dtype(text)) << text;
+  for (int i = 0; i < kDTypeCount; ++i) EXPECT_NE(list_dtypes().find(dtype_name(dtype_at(i))), std::string::npos);
+}
+
 TEST(DType, widths_are_those_of_the_format) {
   EXPECT_EQ(dtype_bits(DType::kF4), 4U);
   EXPECT_EQ(dtype_bits(DType::kF6E2M3), 6U);

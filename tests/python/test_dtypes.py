@@ -132,6 +132,37 @@ def test_a_type_that_no_file_holds_is_refused(path: Path) -> None:
     assert not path.exists()
 
 
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("fp32", torch.float32),
+        ("float", torch.float32),
+        ("FP16", torch.float16),
+        ("half", torch.float16),
+        ("bf16", torch.bfloat16),
+        ("double", torch.float64),
+        ("fp64", torch.float64),
+        ("fp8", torch.float8_e4m3fn),
+        ("fp8_e5m2", torch.float8_e5m2),
+        ("torch.float16", torch.float16),
+    ],
+)
+def test_a_dtype_is_what_people_call_it(path: Path, tmp_path: Path, given: str, expected: torch.dtype) -> None:
+    penstock.save({"x": torch.ones(3, dtype=torch.float64)}, path)
+    assert penstock.load(path, dtype=given)["x"].dtype == expected
+    target = tmp_path / "copy.safetensors"
+    penstock.convert(path, target, dtype=given)
+    assert penstock.load(target)["x"].dtype == expected
+    penstock.save({"x": torch.ones(3)}, target, dtype=given)
+    assert penstock.load(target)["x"].dtype == expected
+
+
+def test_a_dtype_that_is_not_floating_is_understood_and_refused(path: Path) -> None:
+    penstock.save({"x": torch.ones(3)}, path)
+    with pytest.raises(penstock.UnsupportedError, match="F32 can't be converted to I8"):
+        penstock.load(path, dtype="int8")
+
+
 @pytest.mark.parametrize("given", [torch.bfloat16, "bfloat16", "BF16", "torch.bfloat16", ml_dtypes.bfloat16, "bf16"])
 def test_a_dtype_can_be_named_in_many_ways(path: Path, given: object) -> None:
     penstock.save({"x": torch.ones(3)}, path)
@@ -144,8 +175,15 @@ def test_numpy_dtypes_name_types_too(path: Path) -> None:
         assert penstock.load(path, dtype=given)["x"].dtype == torch.float16
 
 
-@pytest.mark.parametrize("given", ["float33", object(), float, "Q4_K"])
-def test_an_unknown_dtype_is_an_argument_error(path: Path, given: object) -> None:
+@pytest.mark.parametrize("given", ["float33", object(), "Q4_K", "", "\ud800"])
+def test_an_unknown_dtype_lists_what_there_is(path: Path, given: object) -> None:
     penstock.save({"x": torch.ones(3)}, path)
-    with pytest.raises(penstock.ArgumentError, match="unknown dtype"):
+    with pytest.raises(penstock.ArgumentError, match=r"unknown dtype .*: there are BOOL, .* BF16, .*fp16"):
+        penstock.load(path, dtype=given)
+
+
+@pytest.mark.parametrize("given", [float, int, bool, complex])
+def test_a_type_of_python_says_nothing_of_its_width(path: Path, given: type) -> None:
+    penstock.save({"x": torch.ones(3)}, path)
+    with pytest.raises(penstock.ArgumentError, match='unknown dtype .*; name one, such as "float32"'):
         penstock.load(path, dtype=given)
