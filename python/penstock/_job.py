@@ -7,6 +7,8 @@ import os
 import sys
 import threading
 import warnings
+import weakref
+from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -20,51 +22,48 @@ if TYPE_CHECKING:
 class SaveJob:
     """A save that runs in the background.
 
-    It goes on when its handle is dropped, and the process waits for it before it exits. An error that nobody asked for
-    with `wait` is shown as a warning then.
+    It goes on when its handle is dropped, and the process waits for it before it exits. A failure is raised by `wait`;
+    one that nobody has asked for, and nobody can any more, is shown as a warning.
     """
 
     def __init__(self, job: Job, path: str, owners: list[Any], nbytes: int) -> None:
-        self._job = job
-        self._path = path
-        self._nbytes = nbytes
-        self._owners = owners
-        self._asked = False
-        _running.add(self)
         _forget_finished()
+        self._save = Save(job, path, owners, nbytes, weakref.ref(self))
+        _running.add(self._save)
         with suppress(RuntimeError):  # While the interpreter exits there are no new threads, and no need of one.
             threading.Thread(target=_release_when_staged, args=(job, owners), daemon=True).start()
 
     @property
     def path(self) -> str:
         """Where it saves to."""
-        return self._path
+        return self._save.path
 
     @property
     def done(self) -> bool:
         """Whether it has ended, well or not."""
-        return self._job.done
+        return self._save.done
 
     @property
     def progress(self) -> tuple[int, int]:
         """(bytes_done, bytes_total)"""
-        done, total, _ = self._job.progress
-        return done, total or self._nbytes  # before it has begun there is no total
+        done, total, _ = self._save.job.progress
+        return done, total or self._save.nbytes  # before it has begun there is no total
 
     def staged(self, timeout: float | None = None) -> bool:
         """Waits until the tensors' memory may change again. False when that takes longer than `timeout` seconds.
 
         Raises what went wrong when the save has failed.
         """
+        save = self._save
         try:
-            staged = self._job.staged(timeout)
+            staged = save.job.staged(timeout)
         except Error:
-            self._asked = True
-            if self._job.done:  # else other ranks are still being told
-                self._end()
+            save.asked = True
+            if save.done:  # else other ranks are still being told
+                save.end()
             raise
         if staged:
-            self._owners.clear()
+            save.owners.clear()
         return staged
 
     def wait(self, timeout: float | None = None) -> Stats:
@@ -72,63 +71,96 @@ class SaveJob:
 
         Raises TimeoutError when it takes longer than `timeout` seconds; the save goes on.
         """
-        try:
-            result = self._job.wait(timeout)
-        except Error:
-            self._end()
-            raise
-        if result is None:
-            raise TimeoutError(f"{self._path}: the save is not done after {timeout} s")
-        self._end()
-        return Stats(result)
+        return Stats(self._save.wait(timeout))
 
     def cancel(self) -> None:
         """Asks it to stop; `wait` then raises CancelledError, unless it had finished. Nothing is left behind."""
-        self._asked = True
-        self._job.cancel()
+        self._save.asked = True
+        self._save.job.cancel()
 
-    def _end(self) -> None:
-        self._asked = True
-        self._owners.clear()
+    def __repr__(self) -> str:
+        done, total = self.progress
+        return f"<penstock.SaveJob of {self.path}, {'done' if self.done else f'{done} of {total} bytes'}>"
+
+
+class Save:
+    """What there is of a save in the background, whether or not somebody keeps its handle."""
+
+    def __init__(
+        self, job: Job, path: str, owners: list[Any], nbytes: int, handle: Callable[[], SaveJob | None]
+    ) -> None:
+        self.job = job
+        self.path = path
+        self.owners = owners
+        self.nbytes = nbytes
+        self.asked = False
+        self._handle = handle
+
+    @property
+    def done(self) -> bool:
+        """Whether it has ended, well or not."""
+        return self.job.done
+
+    def wait(self, timeout: float | None = None) -> dict[str, Any]:
+        """Waits for the end. Raises what went wrong, or TimeoutError."""
+        try:
+            result = self.job.wait(timeout)
+        except Error:
+            self.end()
+            raise
+        if result is None:
+            raise TimeoutError(f"{self.path}: the save is not done after {timeout} s")
+        self.end()
+        return result
+
+    def end(self) -> None:
+        """It is over, and somebody knows."""
+        self.asked = True
+        self.owners.clear()
         _running.discard(self)
 
-    def _finish(self) -> None:
+    def forget(self) -> None:
+        """Lets go of a save that is over, unless it failed and there is somebody who may still ask."""
+        try:
+            self.job.wait(0)
+        except Exception:
+            if not self.asked and self._handle() is not None:
+                return
+        self.finish()
+
+    def finish(self) -> None:
         """Waits, and says what went wrong if nobody has asked."""
-        asked = self._asked
+        asked = self.asked
         try:
             self.wait()
         except Exception as error:
             if not asked:
                 warn_of(error)
 
-    def _finish_or_give_up(self) -> KeyboardInterrupt | None:
+    def finish_or_give_up(self) -> KeyboardInterrupt | None:
         """At exit: waits, or stops the save when that is interrupted."""
         try:
-            self._finish()
+            self.finish()
         except KeyboardInterrupt as interrupt:
             self._give_up()
             return interrupt
         return None
 
     def _give_up(self) -> None:
-        self._job.cancel()
+        self.job.cancel()
         try:
             self.wait()
         except CancelledError:
-            _warn(f"{self._path}: the save was interrupted and not written")
+            _warn(f"{self.path}: the save was interrupted and not written")
         except Exception as error:
             warn_of(error)
 
-    def __repr__(self) -> str:
-        done, total = self.progress
-        return f"<penstock.SaveJob of {self._path}, {'done' if self.done else f'{done} of {total} bytes'}>"
 
-
-_running: set[SaveJob] = set()
+_running: set[Save] = set()
 os.register_at_fork(after_in_child=_running.clear)  # A fork does not have the threads that save.
 
 
-def jobs_under_way() -> list[SaveJob]:
+def jobs_under_way() -> list[Save]:
     """Those of this process that are not over."""
     return [job for job in list(_running) if not job.done]
 
@@ -156,11 +188,11 @@ def _warn(message: str) -> None:
 def _forget_finished() -> None:
     for job in list(_running):
         if job.done:
-            job._finish()
+            job.forget()
 
 
 @atexit.register
 def _finish_all() -> None:
-    for interrupt in [job._finish_or_give_up() for job in list(_running)]:
+    for interrupt in [job.finish_or_give_up() for job in list(_running)]:
         if interrupt is not None:
             raise interrupt

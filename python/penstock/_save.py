@@ -121,7 +121,7 @@ def _jobs_before(path: str, when_busy: str) -> list[Job]:
     jobs = jobs_under_way()
     if jobs and when_busy == "refuse":
         raise BusyError(f"{path}: not saved, the save of {jobs[0].path} is under way")
-    return [job._job for job in jobs]
+    return [job.job for job in jobs]
 
 
 def make_writer(

@@ -8,6 +8,7 @@ import threading
 import warnings
 import weakref
 from pathlib import Path
+from typing import Any
 
 import helpers
 import numpy as np
@@ -151,6 +152,44 @@ def test_an_error_that_staged_raised_is_not_told_again(tmp_path: Path, path: Pat
     with pytest.raises(penstock.NotFoundError):
         job.staged()
     penstock.save_async({"x": torch.ones(2)}, path).wait()  # warnings are errors here
+
+
+class AlreadyFailed:
+    """The engine's job of a save that has failed by the time that Python sees it."""
+
+    done = True
+    progress = (0, 0, 0.0)
+
+    def staged(self, timeout: float | None) -> bool:
+        raise penstock.NotFoundError("no/such.safetensors: no such directory")
+
+    def wait(self, timeout: float | None) -> dict[str, Any] | None:
+        raise penstock.NotFoundError("no/such.safetensors: no such directory")
+
+    def cancel(self) -> None:
+        pass
+
+
+def test_a_failure_that_is_asked_for_is_raised_and_not_shown(
+    tmp_path: Path, path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    jobs = [penstock.SaveJob(AlreadyFailed(), "no/such.safetensors", [], 0), finished_badly(tmp_path)]
+    penstock.save_async({"x": torch.ones(2)}, path).wait()  # looks at those that are over
+    for job in jobs:
+        with pytest.raises(penstock.NotFoundError):
+            job.wait()
+    assert capsys.readouterr().err == ""  # where warnings are errors they are printed
+
+
+def test_a_failure_is_shown_once_its_handle_is_dropped(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    job = penstock.SaveJob(AlreadyFailed(), "no/such.safetensors", [], 0)
+    penstock.save_async({"x": torch.ones(2)}, path).wait()
+    assert capsys.readouterr().err == ""
+    del job
+    penstock.save_async({"x": torch.ones(2)}, path).wait()
+    assert "a background save failed: no/such.safetensors: no such directory" in capsys.readouterr().err
+    penstock.save_async({"x": torch.ones(2)}, path).wait()
+    assert capsys.readouterr().err == ""
 
 
 class Watched(np.ndarray):

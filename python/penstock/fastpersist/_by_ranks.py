@@ -62,7 +62,7 @@ class SaverOfRanks:
             self._refuse_if_busy(text)
         for job in jobs_under_way():
             with suppress(Error):  # which is told to whoever asks that one
-                job._job.wait(None)
+                job.job.wait(None)
 
     def save(self, state: Any, path: Path, arguments: dict[str, Any]) -> SaveJob:
         """Copies the state and starts. Where copying fails the others are told, and `staged` of the job raises."""
