@@ -241,8 +241,8 @@ def test_progress_is_a_line_where_there_is_no_terminal(path: Path, capsys: pytes
     penstock.load(path, progress=True)
     lines = capsys.readouterr().err.splitlines()
     assert [line.split(",")[0] for line in lines] == [
-        "saving model.safetensors: 4 of 4 MiB",
-        "loading model.safetensors: 4 of 4 MiB",
+        "saving model.safetensors: 4.0 of 4.0 MiB",
+        "loading model.safetensors: 4.0 of 4.0 MiB",
     ]
 
 
