@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import NamedTuple
 
 from . import _core
-from ._options import Stats, load_options, path_text
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
-    from ._options import LoadTuning, Path
+from ._options import LoadTuning, Path, Stats, load_options, path_text
+from ._paths import explaining
+from ._types import DType, Unpack
 
 
 class Advice(NamedTuple):
@@ -22,7 +19,10 @@ class Advice(NamedTuple):
 
 
 class Diagnosis(NamedTuple):
-    """What `doctor` found. `now`, `cold` and `cold_reused` are what `load` would put into its `stats`, but for the time."""
+    """What `doctor` found.
+
+    `now`, `cold` and `cold_reused` are what `load` would put into its `stats`, but for the time.
+    """
 
     files: list[Stats]
     tensors: int
@@ -45,14 +45,16 @@ class Diagnosis(NamedTuple):
         return f"<penstock.Diagnosis: {way}; {'; '.join(each.remedy for each in self.advice) or 'nothing to change'}>"
 
 
-def doctor(path: Path, *, dtype: Any = None, cache: str = "auto", **tuning: Unpack[LoadTuning]) -> Diagnosis:
+def doctor(path: Path, *, dtype: DType = None, cache: str = "auto", **tuning: Unpack[LoadTuning]) -> Diagnosis:
     """Tells which way `load` with the same arguments would take, into fresh memory, and loads nothing.
 
-    The way is planned by the code that loads, from what the kernel says now: `now` with the page cache as it is, `cold` with
-    nothing in it (None where files live there, as on tmpfs), `cold_reused` the same into memory that was used before. `files`
-    has what is known of each file, `machine` what this process may use, `advice` what would help.
+    The way is planned by the code that loads, from what the kernel says now: `now` with the page cache as it is, `cold`
+    with nothing in it (None where files live there, as on tmpfs), `cold_reused` the same into memory that was used
+    before. `files` has what is known of each file, `machine` what this process may use, `advice` what would help.
     """
-    found = _core.diagnose(path_text(path), load_options(dtype=dtype, cache=cache, **tuning))
+    text = path_text(path)
+    with explaining([text]):
+        found = _core.diagnose(text, load_options(dtype=dtype, cache=cache, **tuning))
     found["files"] = [Stats(file) for file in found["files"]]
     found["machine"] = Stats(found["machine"])
     found["advice"] = [Advice(**each) for each in found["advice"]]

@@ -1,4 +1,4 @@
-"""Frameworks: which one's tensors a load gives (torch's where it is installed, else NumPy's), and what is asked of each.
+"""Frameworks: which one's tensors a load gives (torch's where it is installed, else NumPy's), what is asked of each.
 
 They are imported at the first load.
 """
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
-from .errors import ArgumentError
+from .errors import ArgumentError, LibraryError
 
 if TYPE_CHECKING:
     from . import _core
@@ -43,8 +43,8 @@ class PackedTensor(NamedTuple):
 class Source(NamedTuple):
     """Memory to be written. `owner` keeps it alive; `byte_strides` is None when it is contiguous.
 
-    What is not in memory that the engine can read has `read` in its place: called as read(offset, nbytes, address), from any
-    thread, it puts these bytes of the tensor, whole elements, at an address.
+    What is not in memory that the engine can read has `read` in its place: called as read(offset, nbytes, address),
+    from any thread, it puts these bytes of the tensor, whole elements, at an address.
     """
 
     dtype: str
@@ -65,6 +65,7 @@ class Place(NamedTuple):
     identity: Any
     address: int | None  # None: the memory can't be read into directly
     obstacle: str | None = None  # why it can't be written to
+    on_meta: bool = False  # has a shape and a type, and no memory
     is_copy: bool = False  # of something in the module that only load_state_dict reaches
 
 
@@ -110,6 +111,12 @@ def torch_is_installed() -> bool:
     return "torch" in sys.modules or importlib.util.find_spec("torch") is not None
 
 
+def require_torch(what: str) -> None:
+    """Refuses what needs torch where it is not installed."""
+    if not torch_is_installed():
+        raise LibraryError(f"{what} needs torch, which is not installed: pip install torch")
+
+
 def imported_frameworks() -> list[Framework]:
     """Those that the process has imported: whoever has a tensor has imported its framework."""
     return [get_framework(name) for name in ("torch", "numpy") if name in sys.modules]
@@ -122,4 +129,6 @@ def get_framework(name: str | None = None) -> Framework:
     module = _MODULES.get(name)
     if module is None:
         raise ArgumentError(f'framework must be "torch" or "numpy", not {name!r}')
+    if module == "_torch":
+        require_torch(f"framework={name!r}")
     return cast("Framework", import_module(f"penstock.{module}"))

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, TypedDict, Union
+from collections.abc import Mapping
+from typing import Any, TypedDict
 
 from . import _core
+from ._core import MemoryPool
 from ._dtypes import dtype_name
+from ._paths import Path as Path
+from ._paths import Paths as Paths
+from ._paths import explaining, path_texts
+from ._paths import path_text as path_text
+from ._types import DType
 from .errors import ArgumentError
-
-if TYPE_CHECKING:
-    from ._core import MemoryPool
-
-Path = Union[str, "os.PathLike[str]"]
-Paths = Union[Path, Iterable[Path]]
 
 # Formats whose files hold any object, and not only tensors by name.
 TORCH_FORMATS = ("torch", "torch-legacy")
@@ -44,9 +43,9 @@ class LoadTuning(IoTuning, total=False):
 class FormatArguments(IoTuning, total=False):
     """IoTuning, landing ("in_place": straight from the tensors' memory, or "staged"), and what formats leave open.
 
-    FlashPack: align_bytes, alignment of every tensor (128); order, "format" (those with the most elements first) or "given";
-    align_large, tensors of at least 256 KiB start on a multiple of 4096 bytes. Torch zips: record_alignment (0: 4096 for large
-    tensors, else 64, which is torch's own); record_checksums, the true CRC-32 of every record.
+    FlashPack: align_bytes, alignment of every tensor (128); order, "format" (those with the most elements first) or
+    "given"; align_large, tensors of at least 256 KiB start on a multiple of 4096 bytes. Torch zips: record_alignment
+    (0: 4096 for large tensors, else 64, which is torch's own); record_checksums, the true CRC-32 of every record.
     """
 
     landing: str
@@ -67,13 +66,14 @@ class SaveArguments(FormatArguments, total=False):
     shared: str
     durable: bool
     method: str
-    dtype: Any
+    dtype: DType
 
 
 class Stats(dict[str, Any]):
     """What a load or save did: path, landing, backend, bytes, seconds, requests, tensors_moved, reason ...
 
-    A dict whose entries are attributes too.
+    A dict whose entries are attributes too. It prints as three lines: what was moved and how fast, on which way, and
+    why.
     """
 
     def __getattr__(self, name: str) -> Any:
@@ -81,6 +81,23 @@ class Stats(dict[str, Any]):
             return self[name]
         except KeyError:
             raise AttributeError(name) from None
+
+    def __repr__(self) -> str:
+        if not {"bytes", "seconds", "tensors", "path", "reason"} <= self.keys():
+            return f"Stats({dict.__repr__(self)})"  # of something else, or of nothing yet
+        return "\n".join([self._amount(), self._way(), self.reason])
+
+    def _amount(self) -> str:
+        gib = self.bytes / 2**30
+        amount = f"{gib:.2f} GiB" if gib >= 1 else f"{self.bytes / 2**20:.1f} MiB"
+        tensors = f"{self.tensors:,} tensor{'' if self.tensors == 1 else 's'}"
+        speed = f" in {self.seconds:.3f} s, {gib / self.seconds:.2f} GiB/s" if self.seconds > 0 else ""
+        return f"{tensors}, {amount}{speed}"
+
+    def _way(self) -> str:
+        words = dict.fromkeys(self[name] for name in ("path", "landing", "backend") if self.get(name))
+        counts = [f"{self.requests:,} request{'' if self.requests == 1 else 's'}"] if self.get("requests") else []
+        return ", ".join([*words, *counts])
 
 
 # Bytes: 5000, "5GB" (KB, MB, GB, TB are powers of 1000), "4MiB" or "4M" (K, M, G, T alone are powers of 1024), "1.5G".
@@ -103,28 +120,11 @@ def checked_text(what: str, value: str) -> str:
     return value
 
 
-def path_text(path: Path) -> str:
-    """A path as the engine takes it."""
-    text = os.fsdecode(path)
-    try:
-        valid = b"\0" not in os.fsencode(text)
-    except UnicodeEncodeError:
-        valid = False
-    if not valid:
-        raise ArgumentError(f"{text!r} can't be the name of a file")
-    return text
-
-
 def open_reader(paths: Paths) -> _core.Reader:
     """A file, a directory of shards, an index.json, or several files."""
-    return _core.Reader(path_texts(paths))
-
-
-def path_texts(paths: Paths) -> list[str]:
-    """One path or several, as a list."""
-    if isinstance(paths, Iterable) and not isinstance(paths, (str, bytes, os.PathLike)):
-        return [path_text(path) for path in paths]
-    return [path_text(paths)]
+    texts = path_texts(paths)
+    with explaining(texts):
+        return _core.Reader(texts)
 
 
 def load_options(*, dtype: Any = None, **arguments: Any) -> _core.LoadOptions:
@@ -135,8 +135,9 @@ def load_options(*, dtype: Any = None, **arguments: Any) -> _core.LoadOptions:
 def save_options(
     *, dtype: Any = None, metadata: Mapping[str, str] | None = None, order: str = "format", **arguments: Any
 ) -> _core.SaveOptions:
-    """What a save takes: SaveArguments, and for torch files pickle and around_pickle. The engine checks it and knows the
-    defaults.
+    """What a save takes: SaveArguments, and for torch files pickle and around_pickle.
+
+    The engine checks it and knows the defaults.
     """
     if order not in ("format", "given"):
         raise ArgumentError(f'order must be "format" or "given", not {order!r}')

@@ -7,30 +7,38 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from . import _core
-from ._frameworks import PackedTensor, Source, get_framework, imported_frameworks
+from ._core import MemoryPool
+from ._frameworks import PackedTensor, Source, get_framework, imported_frameworks, require_torch
 from ._job import SaveJob, jobs_under_way
 from ._load import title
-from ._options import TORCH_FORMATS, Stats, checked_pool, checked_text, path_text, save_options
-from ._progress import reporting
+from ._options import (
+    TORCH_FORMATS,
+    FormatArguments,
+    Path,
+    SaveArguments,
+    Stats,
+    checked_pool,
+    checked_text,
+    path_text,
+    save_options,
+)
+from ._progress import Progress, reporting
 from ._queue import QueuedJob
 from ._reader import LazyTensor
+from ._types import DType, State, StatsDict, Unpack
 from .errors import ArgumentError, BusyError
 
 if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
-    from ._core import MemoryPool
-    from ._options import FormatArguments, Path, SaveArguments
-    from ._progress import Callback, Progress
+    from ._progress import Callback
     from ._queue import Job
 
 
 def save(
-    tensors: Any,
+    tensors: State,
     path: Path,
     *,
     format: str | None = None,
-    dtype: Any = None,
+    dtype: DType = None,
     metadata: Mapping[str, str] | None = None,
     max_shard_size: int | str | None = None,
     checksums: bool = False,
@@ -38,27 +46,28 @@ def save(
     durable: bool = True,
     method: str = "auto",
     progress: Progress = None,
-    stats: dict[str, Any] | None = None,
+    stats: StatsDict | None = None,
     **tuning: Unpack[FormatArguments],
 ) -> Stats:
     """Saves tensors as one file, or shards: a crash leaves the old file or the whole new one, never a part.
 
     tensors: a mapping of name to tensor, or a torch module. Tensors are torch's, NumPy's, or anything with DLPack; they
         need not be contiguous. For a torch file, any object that torch.save would take.
-    format: "safetensors", "flashpack", "torch" (a zip, what .pt, .pth and .bin stand for) or "torch-legacy"; by default it
-        follows the suffix of the path.
+    format: "safetensors", "flashpack", "torch" (a zip, what .pt, .pth and .bin stand for) or "torch-legacy"; by default
+        it follows the suffix of the path.
     dtype: convert floating tensors to it while they are written.
     metadata: strings to strings.
-    max_shard_size: split into files of at most this many bytes, with an index beside them: a number, "5GB" (5 * 1000**3), or
-        "5GiB" or "5G" (5 * 1024**3).
+    max_shard_size: split into files of at most this many bytes, with an index beside them: a number, "5GB" (5 *
+        1000**3), or "5GiB" or "5G" (5 * 1024**3).
     checksums: store a CRC-32C of every tensor, which `verify` and ``load(verify=True)`` check.
     shared: what to do with tensors whose memory overlaps: "refuse", "deduplicate" (store equal ones once and note the
         other names in the metadata) or "duplicate".
     durable: wait until the drive has it all. Without, a power cut may lose the file, but never shows half of it.
     method: "direct" or "buffered"; by default what is quickest here.
     progress, stats: as in `load`; the statistics are returned too.
-    tuning: backend, block_size, queue_depth, threads, landing; see docs/tuning.md. For FlashPack also align_bytes, order ("format" or
-        "given") and align_large, for torch zips record_alignment and record_checksums; see docs/formats.
+    tuning: backend, block_size, queue_depth, threads, landing; see docs/tuning.md. For FlashPack also align_bytes,
+        order ("format" or "given") and align_large, for torch zips record_alignment and record_checksums; see
+        docs/formats.
     """
     arguments: dict[str, Any] = {
         "format": format,
@@ -81,7 +90,7 @@ def save(
 
 
 def save_async(
-    tensors: Any,
+    tensors: State,
     path: Path,
     *,
     snapshot: bool = True,
@@ -91,12 +100,12 @@ def save_async(
 ) -> SaveJob:
     """Saves in the background.
 
-    snapshot: copy the tensors before anything is written, so that they may change again as soon as ``job.staged()`` returns;
-        a full disk is known by then. Without it they must not change until ``job.wait()`` has returned.
+    snapshot: copy the tensors before anything is written, so that they may change again as soon as ``job.staged()``
+        returns; a full disk is known by then. Without it they must not change until ``job.wait()`` has returned.
     pool: where the snapshot's memory comes from.
-    when_busy: what to do while other background saves of this process are under way: "start" at once beside them, each with
-        a snapshot; "queue", which begins, with its snapshot too, when they are over, so that there is one at a time; or
-        "refuse" with a BusyError.
+    when_busy: what to do while other background saves of this process are under way: "start" at once beside them, each
+        with a snapshot; "queue", which begins, with its snapshot too, when they are over, so that there is one at a
+        time; or "refuse" with a BusyError.
     arguments: as in `save`, but for progress and stats: the job has both.
     """
     # The process may be elsewhere by the time the file is made.
@@ -129,6 +138,7 @@ def make_writer(
 ) -> tuple[_core.Writer, list[Any]]:
     """A writer with everything added, and what keeps the memory alive."""
     if is_torch_format(arguments.get("format"), path) and arguments.get("dtype") is None:
+        require_torch(f"{path_text(path)}: a torch file")
         from ._torch.files import make_tree_writer
 
         return make_tree_writer(tensors, path, arguments, callback)

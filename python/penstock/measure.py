@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from . import _core
-from ._options import Stats, parse_size, path_text
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
-    from ._options import IoTuning, Path
+from ._options import IoTuning, Path, Stats, parse_size, path_text
+from ._types import Unpack
 
 __all__ = ["available_backends", "drop_page_cache", "measure_read", "measure_write"]
 

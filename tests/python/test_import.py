@@ -54,6 +54,15 @@ def test_everything_works_without_torch(path: Path) -> None:
     print(sorted(penstock.safetensors.numpy.load_file(path)))
     with penstock.safetensors.safe_open(path, "np") as file:
         print(file.get_slice("x")[0].tolist())
+    for use in (
+        lambda: penstock.save(tensors, path + ".pt"),
+        lambda: penstock.load(path, framework="torch"),
+        lambda: penstock.save_parallel(tensors, path),
+    ):
+        try:
+            use()
+        except ImportError as error:
+            print(str(error).removeprefix(path))
     """
     )
     lines = helpers.run_python(script, str(path)).stdout.splitlines()
@@ -61,11 +70,14 @@ def test_everything_works_without_torch(path: Path) -> None:
         "numpy [[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]]",
         "[3.0, 5.0]",
         "['x']",
-        "LoadedInto(missing_keys=[], unexpected_keys=[])",
+        "LoadedInto(missing_keys=[], unexpected_keys=[], meta_keys=[])",
         "[[0, 1, 2], [3, 4, 5]]",
         "True False",
         "['x', 'y']",
         "[0.0, 1.0, 2.0]",
+        ".pt: a torch file needs torch, which is not installed: pip install torch",
+        "framework='torch' needs torch, which is not installed: pip install torch",
+        "save_parallel needs torch, which is not installed: pip install torch",
     ]
 
 
@@ -111,7 +123,7 @@ def test_a_progress_bar_needs_no_rich(path: Path) -> None:
     """
     )
     result = helpers.run_python(script, str(path))
-    assert result.stderr.startswith("saving model.safetensors: 1 of 1 MiB")
+    assert result.stderr.startswith("saving model.safetensors: 1.0 of 1.0 MiB, ")
 
 
 def test_a_progress_bar_is_drawn_on_a_terminal(path: Path) -> None:

@@ -15,6 +15,7 @@ import torch.distributed as dist
 
 from .. import _core
 from .._options import Stats
+from .._parallel import DEFAULT_TIMEOUT as DEFAULT_TIMEOUT
 from .._save import is_torch_format, make_writer
 from ..errors import ArgumentError, DistributedError
 from .files import make_pickled_writer
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from .._options import Path, SaveArguments
     from .._progress import Callback
 
-DEFAULT_TIMEOUT = 300.0
 _PARTITIONS = ("replica", "socket", "machine")
 _CHECKSUM = struct.Struct("<IIQQ")
 
@@ -42,16 +42,7 @@ def save_parallel(
     timeout: float = DEFAULT_TIMEOUT,
     **arguments: Unpack[SaveArguments],
 ) -> Stats:
-    """Saves what every rank of the default process group holds, as one ordinary file, in parallel.
-
-    Every rank calls it with the same state (as data-parallel replicas have it) and the same arguments, which are those of
-    `save`. Rank 0 lays the file out, reserves its space and, once all have written and synced their shares, gives it its name.
-    If any rank fails, dies or takes longer than `timeout` seconds to answer, every rank raises and the old file stays.
-    Where ranks name different files, each file is written by the first rank that names it, alone.
-
-    partition: who writes: every "replica", or one rank of each "machine" (LOCAL_RANK 0), or two of it, one for each
-        "socket" (the first of each half of its ranks).
-    """
+    """`penstock.save_parallel`, once torch is known to be there."""
     if partition not in _PARTITIONS:
         raise ArgumentError(f"partition must be one of {', '.join(_PARTITIONS)}, not {partition!r}")
     if not dist.is_initialized() or dist.get_world_size() == 1:
