@@ -7,11 +7,19 @@ using Path = std::filesystem::path;
 
 nb::dict convert_files(const std::vector<Path>& sources, const Path& target,
                        const std::optional<std::vector<std::string>>& names, const std::optional<std::string>& dtype,
-                       bool keep_metadata, bool overwrite, const SaveOptions& save, nb::object progress) {
+                       const nb::object& rename, bool keep_metadata, bool overwrite, const SaveOptions& save,
+                       nb::object progress) {
   auto callbacks = Callbacks::create(std::move(progress));
   ConvertOptions options;
   options.select = select_names(names);
   options.dtype = dtype_from(dtype);
+  if (!rename.is_none()) {
+    options.rename = [&](std::string_view name) {
+      std::string result;
+      callbacks->guard([&] { result = nb::cast<std::string>(rename(name)); })();
+      return result;
+    };
+  }
   options.keep_metadata = keep_metadata;
   options.overwrite = overwrite;
   options.save = save;
@@ -30,13 +38,13 @@ nb::dict verify_file(const Path& path, VerifyOptions options, nb::object progres
 void bind_convert(nb::module_& module) {
   module.def(
       "convert", &convert_files, nb::arg("sources"), nb::arg("target"), nb::kw_only(), nb::arg("names").none(),
-      nb::arg("dtype").none(), nb::arg("keep_metadata"), nb::arg("overwrite"), nb::arg("save"),
-      nb::arg("progress").none(),
+      nb::arg("dtype").none(), nb::arg("rename").none(), nb::arg("keep_metadata"), nb::arg("overwrite"),
+      nb::arg("save"), nb::arg("progress").none(),
       nb::sig(
           "def convert(sources: collections.abc.Sequence[str | os.PathLike[str]], target: str | os.PathLike[str], *, "
-          "names: collections.abc.Sequence[str] | None, dtype: str | None, keep_metadata: bool, overwrite: bool, "
-          "save: SaveOptions, progress: collections.abc.Callable[[int, int], typing.Any] | None) -> dict[str, "
-          "typing.Any]"));
+          "names: collections.abc.Sequence[str] | None, dtype: str | None, rename: collections.abc.Callable[[str], "
+          "str] | None, keep_metadata: bool, overwrite: bool, save: SaveOptions, progress: "
+          "collections.abc.Callable[[int, int], typing.Any] | None) -> dict[str, typing.Any]"));
   module.def("verify", &verify_file, nb::arg("path"), nb::arg("options"), nb::arg("progress").none(),
              nb::sig("def verify(path: str | os.PathLike[str], options: VerifyOptions, progress: "
                      "collections.abc.Callable[[int, int], typing.Any] | None) -> dict[str, typing.Any]"));

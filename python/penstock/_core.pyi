@@ -22,6 +22,11 @@ def dtypes() -> list[tuple[str, str, int, str]]:
     Every element type: name, torch's name ("": it has none), bits, and kind: "floating", "complex", "bool" or "integer".
     """
 
+def find_dtype(text: str) -> str:
+    """
+    The element type that text stands for: F32, float32, torch.float32, fp32, float ...
+    """
+
 class Memory:
     """A block of memory that loaded tensors point into; a writable buffer."""
 
@@ -178,7 +183,7 @@ class ParallelSave:
 
 def save_async(writer: Writer, snapshot: bool, pool: MemoryPool | None) -> SaveJob: ...
 
-def convert(sources: Sequence[str | os.PathLike[str]], target: str | os.PathLike[str], *, names: Sequence[str] | None, dtype: str | None, keep_metadata: bool, overwrite: bool, save: SaveOptions, progress: Callable[[int, int], Any] | None) -> dict[str, Any]: ...
+def convert(sources: Sequence[str | os.PathLike[str]], target: str | os.PathLike[str], *, names: Sequence[str] | None, dtype: str | None, rename: Callable[[str], str] | None, keep_metadata: bool, overwrite: bool, save: SaveOptions, progress: Callable[[int, int], Any] | None) -> dict[str, Any]: ...
 
 def verify(path: str | os.PathLike[str], options: VerifyOptions, progress: Callable[[int, int], Any] | None) -> dict[str, Any]: ...
 

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import NamedTuple
 
 from . import _core
 from ._dtypes import dtype_name, numel
 from ._load import title
-from ._options import Stats, open_reader, path_text, path_texts, save_options
-from ._progress import reporting
+from ._options import FormatArguments, IoTuning, Path, Paths, Stats, open_reader, path_text, save_options
+from ._paths import explaining, path_texts
+from ._progress import Progress, reporting
 from ._reader import FileInfo
-from ._select import TensorInfo, resolve
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
-    from ._options import FormatArguments, IoTuning, Path, Paths
-    from ._progress import Progress
-    from ._select import Select
+from ._rename import Rename, renamer
+from ._select import Select, TensorInfo, resolve
+from ._types import DType, StatsDict, Unpack
 
 
 def convert(
@@ -26,7 +22,8 @@ def convert(
     target: Path,
     *,
     select: Select = None,
-    dtype: Any = None,
+    rename: Rename = None,
+    dtype: DType = None,
     format: str | None = None,
     metadata: Mapping[str, str] | None = None,
     keep_metadata: bool = True,
@@ -36,18 +33,21 @@ def convert(
     durable: bool = True,
     method: str = "auto",
     progress: Progress = None,
-    stats: dict[str, Any] | None = None,
+    stats: StatsDict | None = None,
     **tuning: Unpack[FormatArguments],
 ) -> Stats:
     """Copies a checkpoint to another format, element type or set of shards, in a stream, in bounded memory.
 
-    `metadata` is added to what the source has (`keep_metadata`). An existing target is refused unless `overwrite` is set.
-    A type that the target's format lacks is refused. What else it can't hold is left out, and told in the `notes` of what
-    is returned, a line each: metadata and checksums in a torch file, values of a torch file that are no tensors. The other arguments are those of `load` and `save`.
+    `metadata` is added to what the source has (`keep_metadata`). An existing target is refused unless `overwrite` is
+    set. A type that the target's format lacks is refused. What else it can't hold is left out, and told in the `notes`
+    of
+    what is returned, a line each: metadata and checksums in a torch file, values of a torch file that are no tensors.
+    `select` speaks of the names in the source, `rename` gives those in the target. The other arguments are those of
+    `load` and `save`.
 
-    The fragments ``PATH-0.N``, ``PATH-1.N`` ... that DeepSpeed's FastPersist leaves of a torch file are joined: name all of
-    them, or ``PATH``, or their directory. The target is then the file that they are parts of, with the object as it was
-    saved, unless a `format`, `dtype`, `select` or `max_shard_size` asks for something else.
+    The fragments ``PATH-0.N``, ``PATH-1.N`` ... that DeepSpeed's FastPersist leaves of a torch file are joined: name
+    all of them, or ``PATH``, or their directory. The target is then the file that they are parts of, with the object as
+    it was saved, unless a `format`, `dtype`, `select`, `rename` or `max_shard_size` asks for something else.
     """
     options = save_options(
         format=format,
@@ -60,12 +60,13 @@ def convert(
     )
     sources = path_texts(source)
     names = None if select is None else resolve(select, open_reader(sources))
-    with reporting(progress, f"converting {title(source)}") as callback:
+    with explaining(sources), reporting(progress, f"converting {title(source)}") as callback:
         counters = _core.convert(
             sources,
             path_text(target),
             names=names,
             dtype=None if dtype is None else dtype_name(dtype),
+            rename=renamer(rename, lambda: open_reader(sources)),
             keep_metadata=bool(keep_metadata),
             overwrite=bool(overwrite),
             save=options,
@@ -118,9 +119,10 @@ def verify(
     finite: look for NaN and infinities. checksums: check those that the file carries. compute: give a CRC-32C of every
     tensor, also where the file carries none.
     """
-    with reporting(progress, f"verifying {title(path)}") as callback:
+    text = path_text(path)
+    with explaining([text]), reporting(progress, f"verifying {title(path)}") as callback:
         found = _core.verify(
-            path_text(path),
+            text,
             _core.VerifyOptions(finite=finite, checksums=checksums, compute=compute, **tuning),
             callback,
         )

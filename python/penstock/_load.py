@@ -8,53 +8,55 @@ from typing import TYPE_CHECKING, Any
 
 from . import _core
 from ._frameworks import get_framework, torch_is_installed
-from ._options import TORCH_FORMATS, load_options, open_reader, path_text
-from ._progress import reporting
-from ._select import resolve
+from ._options import TORCH_FORMATS, LoadTuning, Path, Paths, load_options, open_reader, path_text
+from ._progress import Progress, reporting
+from ._rename import Rename, new_names
+from ._select import Select, resolve
+from ._types import Device, DType, StatsDict, Tensor, Unpack
 from .errors import CancelledError
 
 if TYPE_CHECKING:
     from typing import TypeGuard
 
-    from typing_extensions import Unpack
-
     from ._frameworks import Framework, Info
-    from ._options import LoadTuning, Path, Paths
-    from ._progress import Progress
-    from ._select import Select
 
 
 def load(
     paths: Paths,
-    device: Any = "cpu",
+    device: Device = "cpu",
     *,
     select: Select = None,
-    dtype: Any = None,
+    dtype: DType = None,
     cache: str = "auto",
     framework: str | None = None,
+    rename: Rename = None,
     verify: bool = False,
     progress: Progress = None,
-    stats: dict[str, Any] | None = None,
+    stats: StatsDict | None = None,
     **tuning: Unpack[LoadTuning],
-) -> dict[str, Any]:
+) -> dict[str, Tensor]:
     """Loads a checkpoint: a dict of tensors by name, in the order they lie in the files.
 
-    Of a file that torch.save wrote, what was saved: dicts in dicts, numbers, strings and tensors, those over one storage
-    sharing it. With `select`, `dtype` or NumPy it is a dict as of any other file, by paths such as "model/layer.0.weight".
+    Of a file that torch.save wrote, what was saved: dicts in dicts, numbers, strings and tensors, those over one
+    storage sharing it. With `select`, `rename`, `dtype` or NumPy it is a dict as of any other file, by paths such as
+    "model/layer.0.weight".
 
-    The tensors of a load lie in a few large blocks of memory, and a block is kept for as long as any tensor in it is: to
-    keep a few of many, `select` them, or clone those and drop the rest. `stream` gives memory back tensor by tensor.
+    The tensors of a load lie in a few large blocks of memory, and a block is kept for as long as any tensor in it is:
+    to keep a few of many, `select` them, or clone those and drop the rest. `stream` gives memory back tensor by tensor.
 
     paths: a file, a directory of shards, an ``*.index.json``, or several files.
     device: where the tensors go; other than the CPU needs torch.
     select: what to load: a name, a glob, several of either, or a callable that is given each tensor's `TensorInfo` (its
-        name, with dtype, shape and nbytes). Names that don't exist are an error.
+        name, with dtype, shape and nbytes). Names that don't exist, and globs that match nothing, are an error.
     dtype: convert floating tensors to this on the way: a torch dtype, a NumPy dtype or a name.
-    cache: "auto" maps a safetensors or FlashPack file of which the page cache holds at least half, after the rest was read into
-        it. Of any other file, of torch files and of those that are open for writing it copies what the cache holds and reads
-        the rest past it; "copy" does so for all. "direct", "buffered" and "mmap" force one way. Whoever truncates or rewrites
-        a mapped file in place takes the tensors' bytes away (SIGBUS): save by replacing files, as penstock does, or "copy".
+    cache: "auto" maps a safetensors or FlashPack file of which the page cache holds at least half, after the rest was
+        read into it. Of any other file, of torch files and of those that are open for writing it copies what the cache
+        holds and reads the rest past it; "copy" does so for all. "direct", "buffered" and "mmap" force one way. Whoever
+        truncates or rewrites a mapped file in place takes the tensors' bytes away (SIGBUS): save by replacing files, as
+        penstock does, or "copy".
     framework: "torch" or "numpy"; by default torch where it is installed.
+    rename: other names for what was selected: a dict, a callable that is given each name, or
+        ``penstock.strip_prefix("model.")`` and ``penstock.add_prefix("model.")``. Two tensors of one name are refused.
     verify: check the file's checksums, where it has them, as bytes land.
     progress: True for a bar, or a callable that is given (bytes_done, bytes_total) and may return False to stop.
     stats: a dict (such as `Stats()`) to be filled with what was done and why.
@@ -62,22 +64,23 @@ def load(
     """
     made = get_framework(framework)
     options = load_options(dtype=dtype, verify=verify, cache=cache, **tuning)
-    if select is None and dtype is None and is_tree(paths, framework):
+    if select is None and rename is None and dtype is None and is_tree(paths, framework):
         tree: dict[str, Any] = _load_tree(paths, device, options, progress, stats)  # or what else was saved
         return tree
     reader = open_reader(paths)
     names = resolve(select, reader)
     _require(made, reader, names, dtype)
+    renamed = new_names(rename, reader, names)
     tensors: dict[str, Any]
     with reporting(progress, f"loading {title(paths)}") as callback:
         if is_cpu(device):
             tensors, counters = reader.load(names, options, callback, made.build)
         else:
-            moved = _Stream(reader, names, options, made, made.device(device), callback)
+            moved = TensorStream(reader, names, options, made, made.device(device), callback)
             tensors, counters = dict(moved), moved.stats
     if stats is not None:
         stats.update(counters)
-    return tensors
+    return tensors if renamed is None else {renamed[name]: tensor for name, tensor in tensors.items()}
 
 
 def is_tree(paths: Paths, framework: str | None) -> TypeGuard[Path]:
@@ -89,9 +92,7 @@ def is_tree(paths: Paths, framework: str | None) -> TypeGuard[Path]:
     return os.path.isfile(path) and _core.detect_format(path) in TORCH_FORMATS
 
 
-def _load_tree(
-    path: Path, device: Any, options: _core.LoadOptions, progress: Progress, stats: dict[str, Any] | None
-) -> Any:
+def _load_tree(path: Path, device: Any, options: _core.LoadOptions, progress: Progress, stats: StatsDict | None) -> Any:
     from ._torch import device as torch_device
     from ._torch.trees import load_tree
 
@@ -110,41 +111,45 @@ def _load_tree(
 
 def stream(
     paths: Paths,
-    device: Any = "cpu",
+    device: Device = "cpu",
     *,
     select: Select = None,
-    dtype: Any = None,
+    dtype: DType = None,
     cache: str = "auto",
     framework: str | None = None,
+    rename: Rename = None,
     verify: bool = False,
     max_buffer: int | str = "256MiB",
     progress: Progress = None,
-    stats: dict[str, Any] | None = None,
+    stats: StatsDict | None = None,
     **tuning: Unpack[LoadTuning],
-) -> Iterator[tuple[str, Any]]:
+) -> Iterator[tuple[str, Tensor]]:
     """Yields (name, tensor) in the order they lie in the files, as soon as each has landed, while later ones are read.
 
-    At most `max_buffer` bytes (but always one tensor) are read ahead, so a checkpoint larger than memory can pass through.
-    The other arguments are those of `load`; `stats` is filled at the end. Closing the iterator stops the reads.
+    At most `max_buffer` bytes (but always one tensor) are read ahead, so a checkpoint larger than memory can pass
+    through. The other arguments are those of `load`; `stats` is filled at the end. Closing the iterator stops the
+    reads.
     """
     made = get_framework(framework)
     reader = open_reader(paths)
     names = resolve(select, reader)
     _require(made, reader, names, dtype)
+    renamed = new_names(rename, reader, names)
     options = load_options(dtype=dtype, verify=verify, cache=cache, max_buffer=max_buffer, **tuning)
     place = None if is_cpu(device) else made.device(device)
 
     def generate() -> Iterator[tuple[str, Any]]:
         with reporting(progress, f"loading {title(paths)}") as callback:
-            tensors = _Stream(reader, names, options, made, place, callback)
-            yield from tensors
+            tensors = TensorStream(reader, names, options, made, place, callback)
+            for name, tensor in tensors:
+                yield name if renamed is None else renamed[name], tensor
         if stats is not None:
             stats.update(tensors.stats)
 
     return generate()
 
 
-class _Stream:
+class TensorStream:
     """The engine's stream as an iterator of (name, tensor) that counts what passes."""
 
     def __init__(

@@ -4,23 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ._dtypes import BITS, numel
 from ._frameworks import PackedTensor, get_framework
 from ._indexing import Basic, parse_index
-from ._options import is_text, load_options, open_reader
-from .errors import ArgumentError, UnknownTensorError, UnsupportedError
+from ._options import LoadTuning, Paths, is_text, load_options, open_reader
+from ._select import unknown_tensor
+from ._types import DType, Tensor, Unpack
+from .errors import ArgumentError, UnsupportedError
 
 if TYPE_CHECKING:
-    from pathlib import Path
     from types import TracebackType
-
-    from typing_extensions import Unpack
 
     from . import _core
     from ._frameworks import Framework, Info
-    from ._options import LoadTuning, Paths
 
 
 class FileInfo(NamedTuple):
@@ -35,8 +34,8 @@ class FileInfo(NamedTuple):
 def open(paths: Paths, framework: str | None = None, *, cache: str = "auto", **tuning: Unpack[LoadTuning]) -> Reader:
     """Opens a checkpoint: reads and checks its headers, and no data.
 
-    ``f = penstock.open("model.safetensors")`` maps names to `LazyTensor`s: ``f["lm_head.weight"][2:5]`` reads those rows
-    and nothing else. `framework`, `cache` and `tuning` are as in `load`.
+    ``f = penstock.open("model.safetensors")`` maps names to `LazyTensor`s: ``f["lm_head.weight"][2:5]`` reads those
+    rows and nothing else. `framework`, `cache` and `tuning` are as in `load`.
     """
     options = partial(load_options, cache=cache, **tuning)
     options()  # refuses at once what every read would
@@ -93,8 +92,13 @@ class Reader(Mapping[str, "LazyTensor"]):
     def __getitem__(self, name: str) -> LazyTensor:
         info = self._find(name)
         if info is None:
-            raise UnknownTensorError(f"{self.files[0].path}: no tensor is called {name!r}")
+            raise unknown_tensor(self.core, name)
         return LazyTensor(self, info)
+
+    def get(self, name: str, default: Any = None) -> LazyTensor | Any:
+        """The tensor of that name, or the default."""
+        info = self._find(name)
+        return default if info is None else LazyTensor(self, info)
 
     def __contains__(self, name: object) -> bool:
         return self._find(name) is not None
@@ -123,7 +127,8 @@ class Reader(Mapping[str, "LazyTensor"]):
 class LazyTensor:
     """A tensor in a file. Indexing reads the bytes that the index covers, and gives what NumPy would.
 
-    Integers, slices with any step, None and an ellipsis are understood. `dtype` is the file's name for it, such as "BF16".
+    Integers, slices with any step, None and an ellipsis are understood. `dtype` is the file's name for it, such as
+    "BF16".
     """
 
     __slots__ = ("_reader", "dtype", "file", "name", "nbytes", "offset", "shape")
@@ -142,19 +147,19 @@ class LazyTensor:
         """Elements."""
         return numel(self.shape)
 
-    def load(self, *, dtype: Any = None, framework: str | None = None) -> Any:
+    def load(self, *, dtype: DType = None, framework: str | None = None) -> Tensor:
         """Reads the whole tensor, converted to `dtype` if one is given."""
         return self._read([], get_framework(framework or self._reader._framework), dtype)
 
-    def numpy(self) -> Any:
+    def numpy(self) -> Tensor:
         """Reads the whole tensor as a NumPy array."""
         return self.load(framework="numpy")
 
-    def torch(self) -> Any:
+    def torch(self) -> Tensor:
         """Reads the whole tensor as a torch tensor."""
         return self.load(framework="torch")
 
-    def __getitem__(self, index: Any) -> Any:
+    def __getitem__(self, index: Any) -> Tensor:
         return self._get(index, get_framework(self._reader._framework))
 
     def __len__(self) -> int:

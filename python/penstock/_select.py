@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Union
 
+from ._nearest import has_wildcards, suggest
 from .errors import ArgumentError, UnknownTensorError
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ Select = Union[str, Iterable[str], Callable[[TensorInfo], Any], None]
 
 
 def resolve(select: Select, reader: _core.Reader) -> list[str] | None:
-    """The names that `select` wants; None for all. An entry that is no tensor's name and no pattern is an error."""
+    """The names that `select` wants; None for all. A name or glob that no tensor answers to is an error."""
     if select is None:
         return None
     if callable(select):
@@ -52,11 +53,17 @@ def resolve(select: Select, reader: _core.Reader) -> list[str] | None:
     for entry in entries:
         if not isinstance(entry, str):
             raise ArgumentError(f"select: names are strings, not {type(entry).__name__}")
-        wanted.update(dict.fromkeys([entry] if entry in names else _match(entry, names)))
+        found = [entry] if entry in names else [name for name in names if fnmatchcase(name, entry)]
+        if not found:
+            raise unknown_tensor(reader, entry)
+        wanted.update(dict.fromkeys(found))
     return list(wanted)
 
 
-def _match(pattern: str, names: Iterable[str]) -> list[str]:
-    if not any(character in pattern for character in "*?["):
-        raise UnknownTensorError(f"no tensor is called {pattern!r}")
-    return [name for name in names if fnmatchcase(name, pattern)]
+def unknown_tensor(reader: _core.Reader, wanted: object) -> UnknownTensorError:
+    """The error for a name or glob that no tensor answers to."""
+    text = str(wanted)
+    what = "no tensor matches" if has_wildcards(text) else "no tensor is called"
+    files = reader.files()
+    others = f" and {len(files) - 1} more" if len(files) > 1 else ""
+    return UnknownTensorError(f"{files[0][0]}{others}: {what} {wanted!r}{suggest(text, reader.names())}")

@@ -24,7 +24,6 @@ def file(path: Path, tensors: dict[str, torch.Tensor]) -> Path:
         ("layers.0.bias", {"layers.0.bias"}),
         ("layers.*", {"layers.0.weight", "layers.0.bias", "layers.1.weight"}),
         ("layers.?.weight", {"layers.0.weight", "layers.1.weight"}),
-        ("nobody.*", set()),
         ("blocks[0].w", {"blocks[0].w"}),
         (["steps", "mask"], {"steps", "mask"}),
         (("*.bias", "steps"), {"layers.0.bias", "steps"}),
@@ -47,9 +46,45 @@ def test_what_is_selected_is_what_comes(
 
 @pytest.mark.parametrize("select", ["layers.9", ["steps", "layers.9"], {"layers.9"}])
 def test_an_unknown_name_is_an_error(file: Path, select: object) -> None:
-    with pytest.raises(penstock.UnknownTensorError, match=r"^no tensor is called 'layers.9'$") as caught:
+    with pytest.raises(penstock.UnknownTensorError) as caught:
         penstock.load(file, select=select)
+    assert str(caught.value).startswith(f"{file}: no tensor is called 'layers.9'; the nearest are 'layers.")
     assert isinstance(caught.value, KeyError)
+
+
+@pytest.mark.parametrize(
+    ("select", "message"),
+    [
+        ("nobody.*", "no tensor matches 'nobody.*'; there are "),
+        ("0.b*", "no tensor matches '0.b*'; the nearest is 'layers.0.bias'"),
+        (["steps", "layer.0.*"], "no tensor matches 'layer.0.*'; the nearest are 'layers.0."),
+        (["embed"], "no tensor is called 'embed'; the nearest is 'embed.weight'"),
+    ],
+)
+def test_what_matches_nothing_is_an_error_everywhere(
+    file: Path, tmp_path: Path, tensors: dict[str, torch.Tensor], select: object, message: str
+) -> None:
+    target = tmp_path / "out.safetensors"
+    for use in (
+        lambda: penstock.load(file, select=select),
+        lambda: penstock.stream(file, select=select),
+        lambda: penstock.load_into(dict(tensors), file, select=select, strict=False),
+        lambda: penstock.convert(file, target, select=select),
+    ):
+        with pytest.raises(penstock.UnknownTensorError) as caught:
+            use()
+        assert message in str(caught.value)
+    assert not target.exists()
+
+
+def test_an_open_checkpoint_suggests_the_nearest_name(file: Path) -> None:
+    with penstock.open(file) as opened:
+        with pytest.raises(KeyError, match="no tensor is called 'layers.0.wieght'; the nearest are 'layers.0.weight'"):
+            opened["layers.0.wieght"]
+        assert opened.get("layers.0.wieght") is None
+        assert opened.get("steps", 3).name == "steps"
+        with pytest.raises(penstock.UnknownTensorError, match="no tensor is called 3"):
+            opened[3]  # type: ignore[index]
 
 
 def test_a_name_that_is_no_string_is_an_error(file: Path) -> None:
