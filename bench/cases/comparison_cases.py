@@ -56,7 +56,7 @@ def penstock_load_into(task: Task) -> Callable[[], Any]:
     import penstock._numpy  # a first call's imports are not what is measured
     import penstock._torch
 
-    return into_model(penstock.load_into, task)
+    return into_model(lambda module, file: penstock.load_into(module, file, assign=True), task)
 
 
 def accelerate_load(task: Task) -> Callable[[], Any]:

@@ -2,210 +2,250 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, MutableMapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ._dtypes import BITS, KINDS
-from ._load import title
-from ._options import load_options, open_reader
-from ._places import find_places, is_module
-from ._progress import reporting
-from ._select import resolve
+from ._dtypes import KINDS, dtype_name
+from ._load import TensorStream, title
+from ._match import Pair, check, check_memory, in_a_list, match, prefix_hint
+from ._options import LoadTuning, Paths, load_options, open_reader
+from ._places import find_places, is_module, names_on_meta
+from ._progress import Progress, in_parts, reporting
+from ._rename import Rename, new_names
+from ._select import Select, resolve
+from ._types import DType, Module, StatsDict, Tensor, Unpack
 from .errors import ArgumentError
 
 if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
     from . import _core
     from ._frameworks import Framework, Info, Place
-    from ._options import LoadTuning, Paths
-    from ._progress import Callback, Progress
-    from ._select import Select
-
-_NAMES_IN_A_MESSAGE = 5
+    from ._match import Matched
+    from ._progress import Callback
 
 
-class LoadedInto(NamedTuple):
-    """What `load_into` left over, as torch's load_state_dict tells it."""
-
+class _LeftOver(NamedTuple):
     missing_keys: list[str]
     unexpected_keys: list[str]
 
 
+class LoadedInto(_LeftOver):
+    """What `load_into` left over: a pair, as torch's load_state_dict gives it.
+
+    `meta_keys` names what of the target is still on the meta device: what was missing, and buffers that are not
+    persistent, which no checkpoint holds.
+    """
+
+    meta_keys: list[str]
+
+    def __new__(cls, missing_keys: list[str], unexpected_keys: list[str], meta_keys: list[str]) -> LoadedInto:
+        self = super().__new__(cls, missing_keys, unexpected_keys)
+        self.meta_keys = meta_keys
+        return self
+
+    def __repr__(self) -> str:
+        fields = ((name, getattr(self, name)) for name in (*self._fields, "meta_keys"))
+        return f"LoadedInto({', '.join(f'{name}={value!r}' for name, value in fields)})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return LoadedInto, (*self, self.meta_keys)
+
+
 def load_into(
-    target: Any,
+    target: Module | MutableMapping[str, Tensor],
     paths: Paths,
     *,
     strict: bool = True,
-    assign: bool = True,
+    assign: bool | None = None,
     select: Select = None,
-    dtype: Any = None,
+    rename: Rename = None,
+    dtype: DType = None,
     cache: str = "auto",
     verify: bool = False,
     progress: Progress = None,
-    stats: dict[str, Any] | None = None,
+    stats: StatsDict | None = None,
     **tuning: Unpack[LoadTuning],
 ) -> LoadedInto:
     """Loads a checkpoint into a torch module, or into a dict of tensors or arrays.
 
-    Names, shapes and element types are checked before anything changes. Tensors of the target that are tied (the same
-    memory under several names) stay tied, and one of their names in the file is enough.
+    Bytes are read straight into the memory that is there, and converted to its element type as they land: an optimizer
+    that was made before, and whoever else holds the tensors, sees the new values. Tensors on the meta device, which
+    have no memory, are replaced by the loaded ones, in the file's element type or `dtype`.
+
+    Names, shapes and element types are checked before anything changes; an error while reading leaves the memory partly
+    overwritten. Tensors of the target that are tied (the same memory under several names) stay tied, and one of their
+    names in the file is enough.
 
     strict: every name must be in both the target and the file.
-    assign: replace the target's tensors by the loaded ones, in the file's element type or `dtype`. It is the quickest way,
-        and the one for modules on the meta device. Without it the bytes are read straight into the memory that is there
-        and converted to its element type; an error while reading leaves it partly overwritten.
+    assign: True replaces every tensor, which maps a cached file without copying it, but leaves an optimizer that was
+        made before with the old ones. False replaces none, and refuses a target on the meta device.
+    rename: as in `load`; it gives the names that the target has. A file of a wrapped model, whose names all start with
+        "module.", needs ``rename=penstock.strip_prefix("module.")``.
     The other arguments are those of `load`.
     """
-    if dtype is not None and not assign:
-        raise ArgumentError("dtype= needs assign=True: otherwise the target's own types decide")
     reader = open_reader(paths)
     places, framework = find_places(target)
-    matched = _match(places, reader, resolve(select, reader))
-    _check(matched, places, strict=strict, assign=assign)
-    options = load_options(dtype=dtype, verify=verify, cache=cache, **tuning)
+    infos = _infos(reader, select, rename)
+    matched = match(places, infos)
+    check(matched, places, infos, strict=strict)
+    assigned, filled = _divide(matched.pairs, assign)
+    check_memory(filled, None if dtype is None else dtype_name(dtype))
+    arguments: dict[str, Any] = {"verify": verify, "cache": cache, **tuning}
+    load = _Load(target, reader, framework, arguments)
     with reporting(progress, f"loading {title(paths)}") as callback:
-        if assign:
-            counters = _assign(target, matched, places, framework, reader, options, callback)
-        else:
-            counters = _read_into(target, matched, framework, reader, options, callback)
+        load.run(assigned, filled, dtype, callback)
     if stats is not None:
-        stats.update(counters)
-    return LoadedInto(matched.missing, matched.unexpected)
+        stats.update(load.counters)
+    return _tell(target, places, infos, matched)
 
 
-class _Matched(NamedTuple):
-    """Which tensor of the file goes where. `ties` are all names of the target that share a place."""
-
-    pairs: list[tuple[Info, Place]]
-    ties: dict[str, list[str]]  # by the name in the file
-    missing: list[str]
-    unexpected: list[str]
-
-
-def _match(places: Mapping[str, Place], reader: _core.Reader, names: list[str] | None) -> _Matched:
+def _infos(reader: _core.Reader, select: Select, rename: Rename) -> dict[str, Info]:
+    """What is wanted of the file, by the names that it is to have."""
+    names = resolve(select, reader)
+    renamed = new_names(rename, reader, names)
     wanted = None if names is None else set(names)
-    infos = {info[0]: info for info in reader.infos() if wanted is None or info[0] in wanted}
-    groups: dict[Any, list[str]] = {}
-    for name, place in places.items():
-        groups.setdefault(place.identity, []).append(name)
-    matched = _Matched([], {}, [], [name for name in infos if name not in places])
-    for tied in groups.values():
-        found = next((name for name in tied if name in infos), None)
-        if found is None:
-            matched.missing.extend(tied)
+    infos = (info for info in reader.infos() if wanted is None or info[0] in wanted)
+    return {info[0] if renamed is None else renamed[info[0]]: info for info in infos}
+
+
+def _divide(pairs: list[Pair], assign: bool | None) -> tuple[list[Pair], list[Pair]]:
+    """Those whose tensors are replaced, and those whose memory is filled."""
+    assigned: list[Pair] = []
+    filled: list[Pair] = []
+    for pair in pairs:
+        replaced = pair.place.on_meta if assign is None else assign
+        (assigned if replaced else filled).append(pair)
+    return assigned, filled
+
+
+def _tell(target: Any, places: Mapping[str, Place], infos: Mapping[str, Info], matched: Matched) -> LoadedInto:
+    """What is left over, with a warning of what nobody would expect."""
+    on_meta = names_on_meta(target)
+    if nowhere := [name for name in on_meta if name not in places]:
+        warnings.warn(
+            f"still on the meta device, because no checkpoint holds buffers that are not persistent: "
+            f"{in_a_list(nowhere)}; make them again, or build their modules off the meta device",
+            stacklevel=3,
+        )
+    if not matched.pairs and (hint := prefix_hint(places, infos)):
+        warnings.warn(f"nothing was loaded: {hint}", stacklevel=3)
+    return LoadedInto(matched.missing, matched.unexpected, on_meta)
+
+
+class _Load:
+    """The reads of a load_into. `counters` adds up what they did."""
+
+    def __init__(self, target: Any, reader: _core.Reader, framework: Framework, arguments: dict[str, Any]) -> None:
+        self._target = target
+        self._reader = reader
+        self._framework = framework
+        self._arguments = arguments
+        self.counters: dict[str, Any] = {}
+
+    def run(self, assigned: list[Pair], filled: list[Pair], dtype: Any, callback: Callback | None) -> None:
+        """Whatever can fail before the target changes comes first."""
+        straight = [pair for pair in filled if _lands_in_place(pair)]
+        beside = [pair for pair in filled if not _lands_in_place(pair)]
+        options = load_options(**self._arguments)
+        parts = [sum(pair.info[5] for pair in part) for part in (assigned, straight, beside)]
+        callbacks = in_parts(callback, parts)
+        replacements = self._load(assigned, load_options(dtype=dtype, **self._arguments), callbacks[0])
+        if straight or not (assigned or beside):
+            self._read_in_place(straight, options, callbacks[1])
+        handed = self._copy(beside, options, callbacks[2])
+        if is_module(self._target):
+            _hand_over(self._target, replacements, assign=True)
+            _hand_over(self._target, handed, assign=False)
         else:
-            matched.pairs.append((infos[found], places[found]))
-            matched.ties[found] = tied
-    return matched
+            for name, tensor in replacements.items():
+                self._target[name] = tensor
+
+    def _load(self, pairs: list[Pair], options: _core.LoadOptions, callback: Callback | None) -> dict[str, Any]:
+        """What takes the place of the target's tensors, by their names."""
+        if not pairs:
+            return {}
+        names = [pair.info[0] for pair in pairs]
+        loaded, counters = self._reader.load(names, options, callback, self._framework.build)
+        self._count(counters)
+        replacements: dict[str, Any] = {}
+        for info, _, tied in pairs:
+            # Two parameters over one memory stay two.
+            values = {id(value): value for value in tied.values()}
+            made = {key: self._framework.replacement(value, loaded[info[0]]) for key, value in values.items()}
+            replacements.update((name, made[id(value)]) for name, value in tied.items())
+        return replacements
+
+    def _read_in_place(self, pairs: list[Pair], options: _core.LoadOptions, callback: Callback | None) -> None:
+        rows = [
+            (info[0], place.address or 0, place.nbytes, None if info[1] == place.dtype else place.dtype)
+            for info, place, _ in pairs
+            if place.nbytes > 0
+        ]
+        try:
+            self._count(self._reader.load_into(rows, options, callback))
+        finally:
+            for _, place, _ in pairs:
+                if place.nbytes > 0:
+                    self._framework.mark_changed(place.value)
+
+    def _copy(self, pairs: list[Pair], options: _core.LoadOptions, callback: Callback | None) -> dict[str, Any]:
+        """What could not be read in place passes by in a stream. Returns what only the module itself can take."""
+        handed: dict[str, Any] = {}
+        if not pairs:
+            return handed
+        by_name = {pair.info[0]: pair for pair in pairs}
+        stream = TensorStream(self._reader, list(by_name), options, self._framework, None, callback)
+        for name, tensor in stream:
+            pair = by_name[name]
+            if pair.place.is_copy:
+                handed.update(dict.fromkeys(pair.tied, tensor))
+            else:
+                self._framework.copy_into(pair.place.value, tensor)
+        self._count(stream.stats)
+        return handed
+
+    def _count(self, counters: dict[str, Any]) -> None:
+        """Adds numbers; words are those of the part with the most bytes."""
+        old = self.counters
+        if not old:
+            self.counters = counters
+            return
+        larger = counters if counters["bytes"] > old["bytes"] else old
+        self.counters = {**larger, **{name: old[name] + counters[name] for name in _ADDED}}
 
 
-def _check(matched: _Matched, places: Mapping[str, Place], *, strict: bool, assign: bool) -> None:
-    problems = []
-    if strict and matched.missing:
-        problems.append(f"not in the file: {_list(matched.missing)}")
-    if strict and matched.unexpected:
-        problems.append(f"not in the target: {_list(matched.unexpected)}")
-    mismatches = [problem for info, place in matched.pairs if (problem := _mismatch(info, place, assign=assign))]
-    if mismatches:
-        problems.append(_list(mismatches))
-    if problems:
-        raise ArgumentError(f"the checkpoint does not fit its target: {'; '.join(problems)}")
+_ADDED = (
+    "bytes",
+    "seconds",
+    "tensors",
+    "tensors_moved",
+    "bytes_direct",
+    "bytes_buffered",
+    "bytes_mapped",
+    "bytes_copied",
+    "bytes_on_device",
+    "requests",
+    "resumed",
+)
 
 
-def _mismatch(info: Info, place: Place, *, assign: bool) -> str | None:
-    name, dtype, shape, *_ = info
-    if shape != place.shape:
-        return f"{name} has shape {list(shape)} in the file and {list(place.shape)} in the target"
-    if dtype != place.dtype and (KINDS[dtype] != KINDS[place.dtype] or min(BITS[dtype], BITS[place.dtype]) < 8):
-        return f"{name} is {dtype} in the file and {place.dtype} in the target"
-    if not assign and place.obstacle is not None:
-        return f"{name} {place.obstacle}"
-    return None
-
-
-def _list(names: list[str]) -> str:
-    shown = ", ".join(names[:_NAMES_IN_A_MESSAGE])
-    more = len(names) - _NAMES_IN_A_MESSAGE
-    return f"{shown} and {more} more" if more > 0 else shown
-
-
-def _assign(
-    target: Any,
-    matched: _Matched,
-    places: Mapping[str, Place],
-    framework: Framework,
-    reader: _core.Reader,
-    options: _core.LoadOptions,
-    callback: Callback | None,
-) -> dict[str, Any]:
-    loaded, counters = reader.load([info[0] for info, _ in matched.pairs], options, callback, framework.build)
-    replacements: dict[str, Any] = {}
-    for name, tied in matched.ties.items():
-        values = {id(places[other].value): places[other].value for other in tied}
-        made = {key: framework.replacement(value, loaded[name]) for key, value in values.items()}
-        replacements.update((other, made[id(places[other].value)]) for other in tied)
-    if is_module(target):
-        _hand_over(target, replacements, assign=True)
-    else:
-        _update(target, replacements)
-    return counters
-
-
-def _update(target: MutableMapping[str, Any], replacements: dict[str, Any]) -> None:
-    for name, tensor in replacements.items():
-        target[name] = tensor
+def _lands_in_place(pair: Pair) -> bool:
+    """Whether the engine can put the bytes where they belong. It converts floating types."""
+    (_, dtype, *_), place, _ = pair
+    if place.is_copy or place.address is None:
+        return False
+    return dtype == place.dtype or KINDS[dtype] == "floating"
 
 
 def _hand_over(module: Any, tensors: dict[str, Any], *, assign: bool) -> None:
     """Lets the module take tensors by its own rules."""
+    if not tensors:
+        return
     try:
         refused = module.load_state_dict(tensors, strict=False, assign=assign).unexpected_keys
     except RuntimeError as problem:
         raise ArgumentError(f"the module can't take what was loaded: {' '.join(str(problem).split())}") from problem
     if refused:
-        raise ArgumentError(f"the module's load_state_dict does not take what its state_dict gives: {_list(refused)}")
-
-
-def _read_into(
-    target: Any,
-    matched: _Matched,
-    framework: Framework,
-    reader: _core.Reader,
-    options: _core.LoadOptions,
-    callback: Callback | None,
-) -> dict[str, Any]:
-    """What can be read in place is; the rest is loaded beside and copied, or handed to the module."""
-    rows: list[tuple[str, int, int, str | None]] = []
-    changed: list[Any] = []
-    beside: dict[str, Place] = {}
-    for (name, dtype, *_), place in matched.pairs:
-        if place.is_copy or place.address is None or (dtype != place.dtype and KINDS[dtype] != "floating"):
-            beside[name] = place
-        elif place.nbytes > 0:
-            rows.append((name, place.address, place.nbytes, None if dtype == place.dtype else place.dtype))
-            changed.append(place.value)
-    loaded = _load_beside(list(beside), framework, reader, options)
-    try:
-        counters = reader.load_into(rows, options, callback)
-    finally:
-        for value in changed:
-            framework.mark_changed(value)
-    handed: dict[str, Any] = {}
-    for name, tensor in loaded.items():
-        if beside[name].is_copy:
-            handed.update(dict.fromkeys(matched.ties[name], tensor))
-        else:
-            framework.copy_into(beside[name].value, tensor)
-    if handed:
-        _hand_over(target, handed, assign=False)
-    return counters
-
-
-def _load_beside(
-    names: list[str], framework: Framework, reader: _core.Reader, options: _core.LoadOptions
-) -> dict[str, Any]:
-    if not names:
-        return {}
-    loaded: dict[str, Any] = reader.load(names, options, None, framework.build)[0]
-    return loaded
+        raise ArgumentError(
+            f"the module's load_state_dict does not take what its state_dict gives: {in_a_list(refused)}"
+        )

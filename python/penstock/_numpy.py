@@ -127,7 +127,7 @@ def place(name: str, value: Any) -> Place | None:
         raise UnsupportedError(f"{name}: no file holds {value.dtype}")
     direct = value.flags.c_contiguous and value.flags.writeable and value.dtype.isnative
     identity: Any = id(value) if value.size == 0 else (value.ctypes.data, value.shape, value.strides, value.dtype)
-    obstacle = None if value.flags.writeable else "is read-only"
+    obstacle = None if value.flags.writeable else "is read-only, which needs assign=True"
     return Place(value, dtype, value.shape, value.nbytes, identity, value.ctypes.data if direct else None, obstacle)
 
 

@@ -16,6 +16,16 @@ def is_module(target: Any) -> bool:
     return torch is not None and isinstance(target, torch.nn.Module)
 
 
+def names_on_meta(target: Any) -> list[str]:
+    """What of the target has no memory: of a module also what is not in its state."""
+    if is_module(target):
+        values = dict(target.named_parameters(remove_duplicate=False))
+        values.update(target.named_buffers(remove_duplicate=False))
+    else:
+        values = target
+    return [name for name, value in values.items() if getattr(value, "is_meta", False)]
+
+
 def find_places(target: Any) -> tuple[dict[str, Place], Framework]:
     """The target's tensors by name, and the framework module that they belong to."""
     values = _values(target)

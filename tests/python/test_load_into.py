@@ -54,8 +54,8 @@ def assert_loaded(model: Tied, state: dict[str, torch.Tensor]) -> None:
     }
 
 
-@pytest.mark.parametrize("assign", [True, False])
-def test_a_module_is_loaded_and_its_ties_kept(file: Path, state: dict[str, torch.Tensor], assign: bool) -> None:
+@pytest.mark.parametrize("assign", [None, True, False])
+def test_a_module_is_loaded_and_its_ties_kept(file: Path, state: dict[str, torch.Tensor], assign: bool | None) -> None:
     model = Tied()
     result = penstock.load_into(model, file, assign=assign)
     assert result == ([], [])
@@ -103,6 +103,164 @@ def test_ties_by_memory_are_kept_too(path: Path) -> None:
     assert torch.equal(model["b"].weight, torch.eye(2))
 
 
+def test_an_optimizer_made_before_goes_on_training_what_was_loaded(path: Path) -> None:
+    torch.manual_seed(3)
+    source = nn.Linear(8, 1)
+    penstock.save(source, path)
+    model = nn.Linear(8, 1)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    penstock.load_into(model, path)
+    assert torch.equal(model.weight, source.weight)
+    inputs, wanted = torch.randn(32, 8), torch.randn(32, 1)
+    losses = []
+    for _ in range(20):
+        optimizer.zero_grad()
+        loss = nn.functional.mse_loss(model(inputs), wanted)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < losses[0]
+
+
+def test_a_model_keeps_its_element_types(file: Path, state: dict[str, torch.Tensor]) -> None:
+    model = Tied().bfloat16()
+    penstock.load_into(model, file)
+    assert {parameter.dtype for parameter in model.parameters()} == {torch.bfloat16}
+    assert torch.equal(model.norm.weight, state["norm.weight"].bfloat16())
+
+
+def test_what_is_on_meta_is_assigned_and_the_rest_read_in_place(file: Path, state: dict[str, torch.Tensor]) -> None:
+    with torch.device("meta"):
+        model = Tied()
+    model.norm = nn.LayerNorm(4).half()
+    kept = model.norm.weight
+    calls: list[tuple[int, int]] = []
+    stats = penstock.Stats()
+    result = penstock.load_into(model, file, stats=stats, progress=lambda done, total: calls.append((done, total)))
+    assert result.meta_keys == []
+    assert model.norm.weight is kept
+    assert torch.equal(kept, state["norm.weight"].half())
+    assert torch.equal(model.embed.weight, state["embed.weight"])
+    assert model.head.weight is model.embed.weight
+    nbytes = sum(tensor.nbytes for tensor in state.values())
+    assert (stats.bytes, stats.tensors) == (nbytes, 4)
+    assert calls[-1] == (nbytes, nbytes)
+    assert calls == sorted(calls)
+
+
+def test_reading_in_place_takes_no_second_copy_of_the_model(tmp_path: Path) -> None:
+    path = tmp_path / "large.safetensors"
+    penstock.save({f"w{i}": torch.full((2**20,), float(i)) for i in range(16)}, path)
+    pool = penstock.MemoryPool()
+    most = 0
+
+    def watch(done: int, total: int) -> None:
+        nonlocal most
+        most = max(most, pool.used_bytes)
+
+    straight = {f"w{i}": torch.zeros(2**20) for i in range(16)}
+    penstock.load_into(straight, path, pool=pool, cache="direct", progress=watch)
+    assert most <= 16 * 2**20  # blocks on their way
+    most = 0
+    turned = {f"w{i}": torch.zeros(2**21)[::2] for i in range(16)}
+    penstock.load_into(turned, path, pool=pool, cache="direct", progress=watch, max_buffer="4MiB")
+    assert 0 < most <= 32 * 2**20
+    for name, tensor in straight.items():
+        assert torch.equal(tensor, turned[name])
+        assert tensor[0] == float(name[1:])
+
+
+class Turned(nn.Module):
+    """A parameter whose elements don't follow each other in memory."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(4, 6).t())
+
+
+@pytest.mark.parametrize("assign", [None, False])
+def test_a_parameter_that_is_not_contiguous_is_copied_into(path: Path, assign: bool | None) -> None:
+    penstock.save({"weight": torch.arange(24.0).reshape(6, 4)}, path)
+    model = Turned()
+    kept = model.weight
+    penstock.load_into(model, path, assign=assign)
+    assert model.weight is kept
+    assert model.weight.requires_grad
+    assert torch.equal(model.weight, torch.arange(24.0).reshape(6, 4))
+
+
+class Rotary(nn.Module):
+    """A buffer that no checkpoint holds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(2, 2)
+        self.register_buffer("frequencies", torch.ones(2), persistent=False)
+
+
+def test_buffers_that_stay_on_meta_are_named(path: Path) -> None:
+    penstock.save(Rotary(), path)
+    with torch.device("meta"):
+        model = nn.ModuleDict({"rotary": Rotary()})
+    with pytest.warns(UserWarning, match="still on the meta device, .*: rotary.frequencies; make them again") as caught:
+        result = penstock.load_into(model, path, rename=penstock.add_prefix("rotary."))
+    assert caught[0].filename == __file__
+    assert result == ([], [])
+    assert result.meta_keys == ["rotary.frequencies"]
+    assert "meta_keys=['rotary.frequencies']" in repr(result)
+    assert not model["rotary"].linear.weight.is_meta
+
+
+def test_what_is_missing_and_on_meta_is_told_without_a_warning(path: Path) -> None:
+    penstock.save({"weight": torch.ones(2, 2)}, path)
+    with torch.device("meta"):
+        model = nn.Linear(2, 2)
+    result = penstock.load_into(model, path, strict=False)
+    assert result == (["bias"], [])
+    assert result.meta_keys == ["bias"]
+
+
+@pytest.mark.parametrize(
+    ("in_file", "in_target", "hint"),
+    [
+        ("model.", "", "every name in the file starts with 'model.': rename=penstock.strip_prefix('model.')"),
+        ("", "module.", "every name in the target starts with 'module.': rename=penstock.add_prefix('module.')"),
+        ("a.b/", "", "every name in the file starts with 'a.b/': rename=penstock.strip_prefix('a.b/')"),
+    ],
+)
+def test_names_that_differ_by_a_prefix_say_what_to_type(path: Path, in_file: str, in_target: str, hint: str) -> None:
+    penstock.save({f"{in_file}{name}": torch.ones(2) for name in ("x.weight", "x.bias")}, path)
+    target = {f"{in_target}{name}": torch.zeros(2) for name in ("x.weight", "x.bias")}
+    with pytest.raises(penstock.ArgumentError) as caught:
+        penstock.load_into(target, path)
+    assert str(caught.value).endswith(hint)
+    with pytest.warns(UserWarning, match="nothing was loaded: every name"):
+        penstock.load_into(target, path, strict=False)
+    assert target[f"{in_target}x.bias"].tolist() == [0, 0]
+    rename = eval(hint.partition("rename=")[2])  # what it says can be typed
+    assert penstock.load_into(target, path, rename=rename) == ([], [])
+    assert target[f"{in_target}x.bias"].tolist() == [1, 1]
+
+
+def test_a_prefix_of_some_names_needs_a_selection_too(tmp_path: Path) -> None:
+    path = tmp_path / "lightning.pt"
+    torch.save({"state_dict": {"w": torch.ones(2), "b": torch.ones(1)}, "optimizer": {"m": torch.ones(2)}}, path)
+    target = {"w": torch.zeros(2), "b": torch.zeros(1)}
+    hint = "2 of 3 names in the file start with 'state_dict/': select='state_dict/*', rename=penstock.strip_prefix"
+    with pytest.raises(penstock.ArgumentError) as caught:
+        penstock.load_into(target, path)
+    assert hint in str(caught.value)
+    penstock.load_into(target, path, select="state_dict/*", rename=penstock.strip_prefix("state_dict/"))
+    assert target["w"].tolist() == [1, 1]
+
+
+def test_names_that_have_nothing_in_common_get_no_hint(path: Path) -> None:
+    penstock.save({"a.b": torch.ones(1)}, path)
+    with pytest.raises(penstock.ArgumentError) as caught:
+        penstock.load_into({"c.d": torch.zeros(1)}, path)
+    assert str(caught.value) == "the checkpoint does not fit its target: not in the file: c.d; not in the target: a.b"
+
+
 @pytest.mark.parametrize("assign", [True, False])
 def test_a_trained_model_goes_on_training(path: Path, assign: bool) -> None:
     model = nn.Linear(3, 2)
@@ -126,7 +284,7 @@ def damaged(state: dict[str, torch.Tensor], how: str) -> dict[str, torch.Tensor]
     }[how]
 
 
-@pytest.mark.parametrize("assign", [True, False])
+@pytest.mark.parametrize("assign", [None, True, False])
 @pytest.mark.parametrize(
     ("how", "message"),
     [
@@ -137,7 +295,7 @@ def damaged(state: dict[str, torch.Tensor], how: str) -> dict[str, torch.Tensor]
     ],
 )
 def test_what_does_not_fit_changes_nothing(
-    path: Path, state: dict[str, torch.Tensor], how: str, message: str, assign: bool
+    path: Path, state: dict[str, torch.Tensor], how: str, message: str, assign: bool | None
 ) -> None:
     penstock.save(damaged(state, how), path)
     model = Tied()
@@ -177,13 +335,27 @@ def test_types_are_converted_into_the_memory(path: Path, state: dict[str, torch.
 def test_assigned_tensors_keep_the_files_type_or_take_another(path: Path, state: dict[str, torch.Tensor]) -> None:
     penstock.save({name: t.bfloat16() if t.is_floating_point() else t for name, t in state.items()}, path)
     model = Tied()
-    penstock.load_into(model, path)
+    penstock.load_into(model, path, assign=True)
     assert model.norm.weight.dtype == torch.bfloat16
-    penstock.load_into(model, path, dtype=torch.float16)
+    penstock.load_into(model, path, assign=True, dtype=torch.float16)
     assert model.norm.weight.dtype == torch.float16
     assert isinstance(model.norm.weight, nn.Parameter)
-    with pytest.raises(penstock.ArgumentError, match="needs assign=True"):
-        penstock.load_into(model, path, dtype=torch.float16, assign=False)
+
+
+@pytest.mark.parametrize("assign", [None, False])
+def test_memory_keeps_its_type_and_asking_for_another_is_refused(
+    file: Path, state: dict[str, torch.Tensor], assign: bool | None
+) -> None:
+    model = Tied()
+    with pytest.raises(penstock.ArgumentError, match="has memory of F32: to make it F16, dtype= needs assign=True"):
+        penstock.load_into(model, file, dtype="half", assign=assign)
+    assert not torch.equal(model.norm.weight, state["norm.weight"])
+    penstock.load_into(model, file, dtype="fp32", assign=assign)
+    assert torch.equal(model.norm.weight, state["norm.weight"])
+    with torch.device("meta"):
+        empty = Tied()
+    penstock.load_into(empty, file, dtype="half")
+    assert empty.norm.weight.dtype == torch.float16
 
 
 def test_integers_are_converted_like_torch_does(path: Path) -> None:

@@ -278,7 +278,8 @@ def place(name: str, value: Any) -> Place | None:
         identity = (value.device, pointer, shape, value.stride(), dtype)
         if value.device.type == "cpu" and value.is_contiguous() and not value.is_neg() and not value.is_conj():
             address = pointer
-    return Place(value, dtype, shape, value.numel() * value.element_size(), identity, address, _obstacle(value))
+    nbytes = value.numel() * value.element_size()
+    return Place(value, dtype, shape, nbytes, identity, address, _obstacle(value), value.is_meta)
 
 
 def _obstacle(value: torch.Tensor) -> str | None:
@@ -288,7 +289,7 @@ def _obstacle(value: torch.Tensor) -> str | None:
     if value.layout is not torch.strided:
         return f"is a {str(value.layout).removeprefix('torch.')} tensor, which needs assign=True"
     if any(size > 1 and stride == 0 for size, stride in zip(value.shape, value.stride(), strict=True)):
-        return "is an expanded tensor, several of whose elements are one in memory"
+        return "is an expanded tensor, several of whose elements are one in memory, which needs assign=True"
     return None
 
 
@@ -310,5 +311,6 @@ def mark_changed(value: torch.Tensor) -> None:
 
 def copy_into(old: torch.Tensor, loaded: torch.Tensor) -> None:
     """Copies where the memory could not be read into."""
-    with torch.no_grad(), torch.inference_mode(old.is_inference()):
+    # In this order: inference_mode(False) turns the gradients on.
+    with torch.inference_mode(old.is_inference()), torch.no_grad():
         old.copy_(loaded)
