@@ -4,8 +4,9 @@
     part = penstock.open("model.safetensors")["wte"][:8]  # reads eight rows
     penstock.save(tensors, "copy.safetensors")            # atomic and durable
 
-Tensors are torch's where torch is installed, else NumPy's. See also `stream`, `load_into`, `save_async`, `convert`,
-`verify`, `inspect`, `doctor`, and `penstock.safetensors` for code that is written for the safetensors package.
+Tensors are torch's where torch is installed, else NumPy's. See also `stream`, `load_into`, `save_async`,
+`save_parallel`, `convert`, `verify`, `inspect`, `doctor`, and `penstock.safetensors` for code that is written for the
+safetensors package.
 """
 
 from importlib import import_module
@@ -15,12 +16,14 @@ from . import errors
 from ._core import MemoryPool
 from ._core import version as _version
 from ._files import Summary, VerifiedTensor, VerifyReport, convert, inspect, verify
-from ._frameworks import PackedTensor
+from ._frameworks import PackedTensor, torch_is_installed
 from ._into import LoadedInto, load_into
 from ._job import SaveJob
 from ._load import load, stream
 from ._options import Stats
+from ._parallel import save_parallel
 from ._reader import FileInfo, LazyTensor, Reader, open
+from ._rename import add_prefix, strip_prefix
 from ._save import save, save_async
 from ._select import TensorInfo
 from .errors import (
@@ -49,6 +52,10 @@ from .errors import (
 )
 
 if TYPE_CHECKING:
+    from . import fastpersist as fastpersist
+    from . import flashpack as flashpack
+    from . import measure as measure
+    from . import safetensors as safetensors
     from ._doctor import Advice, Diagnosis, doctor
 
 __version__ = _version()
@@ -90,6 +97,7 @@ __all__ = [
     "UnsupportedTypeError",
     "VerifiedTensor",
     "VerifyReport",
+    "add_prefix",
     "convert",
     "doctor",
     "errors",
@@ -99,18 +107,27 @@ __all__ = [
     "open",
     "save",
     "save_async",
+    "save_parallel",
     "stream",
+    "strip_prefix",
     "verify",
 ]
 
-_SUBMODULES = frozenset({"fastpersist", "flashpack", "measure", "safetensors"})
+_DOCTOR = frozenset({"Advice", "Diagnosis", "doctor"})  # rarely wanted
+_SUBMODULES = frozenset({"measure", "safetensors"})
+_TORCH_SUBMODULES = frozenset({"fastpersist", "flashpack"})  # can't be imported without it
 
 
-def __getattr__(name: str) -> Any:
-    if name in _SUBMODULES:
-        return import_module(f"{__name__}.{name}")
-    if name in {"Advice", "Diagnosis", "doctor"}:  # rarely wanted
-        return getattr(import_module(f"{__name__}._doctor"), name)
-    if name == "save_parallel":  # needs torch
-        return import_module(f"{__name__}._torch.parallel").save_parallel
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+def __dir__() -> list[str]:
+    found = {*__all__, *_SUBMODULES, "__version__"}
+    return sorted(found | _TORCH_SUBMODULES if torch_is_installed() else found)
+
+
+if not TYPE_CHECKING:  # whose readers would take any name for one that is found here
+
+    def __getattr__(name: str) -> Any:
+        if name in _SUBMODULES or name in _TORCH_SUBMODULES:
+            return import_module(f"{__name__}.{name}")
+        if name in _DOCTOR:
+            return getattr(import_module(f"{__name__}._doctor"), name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
