@@ -16,6 +16,7 @@ build() {
 }
 
 echo "[build] $preset"
+drop_old_precompiled_headers "build/$preset"
 if ! with_progress "[build] $preset" "$log" build "$@"; then
   { grep -E -A4 'error: |undefined reference|CMake Error' "$log" || tail -n 40 "$log"; } | cut -c 1-240 | tail -n 60 >&2
   echo "[build] FAILED: preset $preset; the whole output is in $log" >&2

@@ -28,6 +28,7 @@ if [ "$(cat "$stamp" 2>/dev/null)" = "$wanted" ] && [ -x .venv/bin/penstock ]; t
 fi
 echo "[build] python package (the first time takes a minute or two)"
 rm -f "$stamp"
+drop_old_precompiled_headers build/python
 if ! with_progress "[build] python package" "$log" install_package; then
   tail -n 40 "$log" >&2
   echo "[build] FAILED: python package; the whole output is in $log" >&2

@@ -10,6 +10,17 @@ fi
 # (g++ and c++ are two), and paths count from the build's folder.
 export CXX=${CXX:-c++} CCACHE_BASEDIR=$PWD CCACHE_NOHASHDIR=1
 
+# drop_old_precompiled_headers BUILD: those that are older than a header. Where one is there, ccache's preprocessor reads
+# it instead of the headers, and what another checkout made of other headers is taken for the new one.
+drop_old_precompiled_headers() {
+  local precompiled
+  while read -r precompiled; do
+    if [ -n "$(find include src cli python -name '*.h' -newer "$precompiled" -print -quit)" ]; then
+      rm -f "$precompiled"
+    fi
+  done < <(find "$1" -name '*.gch' 2>/dev/null)
+}
+
 # watch_log LABEL LOG: says every now and then what the last line of a log is: on a terminal in one line that is written
 # over, in a pipe every ten seconds. Ends with the script.
 watch_log() {
