@@ -1,17 +1,21 @@
 """What can go wrong.
 
 Every error of penstock is an :class:`Error`, and each kind is also the builtin that a caller would expect: a missing file
-is a ``FileNotFoundError``, a broken one a ``ValueError``. ``str(error)`` is one line that names the file and the place;
+is a ``FileNotFoundError``, a broken one a ``ValueError``. All are a ``RuntimeError`` too, as those of torch are: code that
+falls back to an older checkpoint catches that. ``str(error)`` is one line that names the file and the place;
 ``error.errno`` is the system's error number where there is one.
 """
 
 from __future__ import annotations
+
+from pickle import UnpicklingError
 
 __all__ = [
     "ArgumentError",
     "BusyError",
     "CancelledError",
     "ChangedError",
+    "DamagedCheckpointError",
     "DirectoryError",
     "DistributedError",
     "Error",
@@ -33,7 +37,7 @@ __all__ = [
 ]
 
 
-class Error(Exception):
+class Error(RuntimeError):
     """The base of every error of penstock."""
 
     errno: int | None = None
@@ -78,7 +82,7 @@ class CancelledError(Error):
     """The progress callable returned False, or a job was cancelled."""
 
 
-class BusyError(Error, RuntimeError):
+class BusyError(Error):
     """Another save is under way, and this one was not to wait."""
 
 
@@ -94,6 +98,10 @@ class UnsupportedFormatError(FormatError, UnsupportedError):
     """A file that may be sound, but holds what penstock does not read: a class, a compressed record. torch might."""
 
 
+class DamagedCheckpointError(FormatError, UnpicklingError, EOFError):
+    """penstock.fastpersist.serialization: a torch file that is damaged. It is each of the kinds that torch.load raises then."""
+
+
 class UnknownTensorError(Error, KeyError):
     """A tensor that the checkpoint does not have."""
 
@@ -106,7 +114,7 @@ class SharedMemoryError(ArgumentError):
     """Tensors whose memory overlaps, in a save that was not told what to do with them."""
 
 
-class DistributedError(Error, RuntimeError):
+class DistributedError(Error):
     """Another rank failed, died or did not answer, or has another file."""
 
 
@@ -118,7 +126,7 @@ class UnsupportedTypeError(UnsupportedError, ValueError):
     """An element type that FlashPack has no name for."""
 
 
-class ModelError(ArgumentError, RuntimeError):
+class ModelError(ArgumentError):
     """penstock.safetensors: tensors that share memory, or a file that does not fit its model."""
 
 

@@ -317,18 +317,20 @@ def test_a_disk_that_fills_up_while_writing_leaves_nothing(tmp_path: Path, metho
 def test_errors_can_be_pickled() -> None:
     import pickle
 
-    error = penstock.NotFoundError("a: cannot open")
-    error.errno = 2
-    copy = pickle.loads(pickle.dumps(error))
-    assert (type(copy), str(copy), copy.errno) == (penstock.NotFoundError, "a: cannot open", 2)
+    for kind in (penstock.NotFoundError, penstock.FormatError, penstock.DamagedCheckpointError):
+        error = kind("a: cannot open")
+        error.errno = 2
+        copy = pickle.loads(pickle.dumps(error))
+        assert (type(copy), str(copy), copy.errno) == (kind, "a: cannot open", 2)
 
 
 def test_every_error_is_a_penstock_error_and_a_builtin() -> None:
     expected = {
         "ArgumentError": ValueError,
         "BusyError": RuntimeError,
-        "CancelledError": Exception,
+        "CancelledError": RuntimeError,
         "ChangedError": OSError,
+        "DamagedCheckpointError": EOFError,
         "DirectoryError": IsADirectoryError,
         "DistributedError": RuntimeError,
         "FormatError": ValueError,
@@ -352,4 +354,5 @@ def test_every_error_is_a_penstock_error_and_a_builtin() -> None:
         kind = getattr(penstock, name)
         assert issubclass(kind, penstock.Error)
         assert issubclass(kind, builtin)
+        assert issubclass(kind, RuntimeError)
         assert str(kind("one line")) == "one line"

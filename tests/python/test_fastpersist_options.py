@@ -21,7 +21,7 @@ import numpy as np
 import penstock
 import pytest
 import torch
-from penstock.fastpersist import serialization
+from penstock.fastpersist import _fallback, serialization
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.serialization import config
 from torch_objects import FORMATS, Point, adam_state, save_both, shared_tensors
@@ -310,7 +310,7 @@ def test_damage_is_never_left_to_torch(zipped: bool, tmp_path: Path, monkeypatch
     path = tmp_path / "a.pt"
     torch.save({"x": torch.ones(1000), "y": torch.zeros(3)}, path, _use_new_zipfile_serialization=zipped)
     data = path.read_bytes()
-    monkeypatch.setattr(torch, "load", lambda *arguments, **others: pytest.fail("torch was asked"))
+    monkeypatch.setattr(_fallback, "torch_load", lambda *arguments, **others: pytest.fail("torch was asked"))
     for damaged in (data[:-1], data[: len(data) // 2], data[:100], data + b"\0", data + data):
         path.write_bytes(damaged)
         with pytest.raises(penstock.FormatError, match="a.pt"):
@@ -356,7 +356,7 @@ def test_a_failed_write_leaves_the_file(zipped: bool, tmp_path: Path, no_leaks: 
     serialization.save({"x": torch.ones(3)}, path)
     script = f"""
     import resource, sys, torch
-    from penstock.fastpersist import serialization
+    from penstock.fastpersist import _fallback, serialization
     import signal
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (2**20, 2**20))

@@ -6,9 +6,12 @@ import os
 import zipfile
 from typing import Any
 
-import torch
+# torch's own, also where `torch.save = penstock.fastpersist.serialization.save` was said: looked up there when they are
+# called, ours would call themselves.
+from torch.serialization import load as torch_load
+from torch.serialization import save as torch_save
 
-from ..errors import FormatError
+from ..errors import DamagedCheckpointError
 from ._replacement import Replacement
 from ._torch_settings import fakes_tensors, maps_shared, reads_big_endian, skips_data
 
@@ -56,7 +59,9 @@ def _check_record(path: str, archive: zipfile.ZipFile, record: zipfile.ZipInfo) 
     try:
         archive.read(record)
     except zipfile.BadZipFile as problem:
-        raise FormatError(f"{path}: record {record.filename!r}: its CRC-32 does not match its bytes") from problem
+        raise DamagedCheckpointError(
+            f"{path}: record {record.filename!r}: its CRC-32 does not match its bytes"
+        ) from problem
 
 
 def save_by_torch(
@@ -65,7 +70,7 @@ def save_by_torch(
     """torch.save. To a path it writes another file, which takes the path's place: in place it would empty the old one first."""
 
     def save(file: Any) -> None:
-        torch.save(
+        torch_save(
             obj,
             file,
             pickle_module=pickle_module,
@@ -92,7 +97,7 @@ def load_by_torch(
     """torch.load, whose default for weights_only was another one before torch 2.6."""
     if weights_only is None and pickle_module is None and "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD" not in os.environ:
         weights_only = True
-    return torch.load(f, map_location, pickle_module, weights_only=weights_only, mmap=mmap, **pickle_load_args)
+    return torch_load(f, map_location, pickle_module, weights_only=weights_only, mmap=mmap, **pickle_load_args)
 
 
 def _is_path(f: Any) -> bool:

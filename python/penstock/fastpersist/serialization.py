@@ -17,7 +17,7 @@ from .. import _core
 from .._options import Stats, load_options, path_text
 from .._torch.files import make_tree_writer
 from .._torch.trees import load_tree, load_tree_without_data
-from ..errors import UnsupportedError
+from ..errors import DamagedCheckpointError, FormatError, UnsupportedError
 from ._fallback import (
     check_pickle,
     load_by_torch,
@@ -89,6 +89,9 @@ def load(
 
     A pickle that is more than data is handed to torch, which executes it with weights_only=False and refuses it otherwise
     (but for classes that were allowed with ``torch.serialization.add_safe_globals``). stats: filled with what was done.
+
+    A damaged file is a `DamagedCheckpointError`, which is a RuntimeError, an UnpicklingError and an EOFError: torch.load
+    raises one of these, depending on where the damage is.
     """
     reason = needs_torch_to_load(f, pickle_module, pickle_load_args)
     if reason is None:
@@ -96,6 +99,8 @@ def load(
             return _load(path_text(f), map_location, map_by_default() if mmap is None else mmap, stats)
         except UnsupportedError as problem:  # a sound file; one that is damaged torch must not try
             reason = str(problem)
+        except FormatError as problem:
+            raise DamagedCheckpointError(*problem.args) from None
         check_pickle(path_text(f))
     tree = load_by_torch(f, map_location, pickle_module, weights_only, mmap, pickle_load_args)
     _fill(stats, {"path": "torch", "reason": reason})
@@ -123,7 +128,7 @@ def _load(path: str, map_location: Any, mapped: bool, stats: dict[str, Any] | No
 
 def _is_meta(map_location: Any) -> bool:
     """Whether no storage is wanted at all."""
-    return isinstance(map_location, (str, torch.device)) and torch.device(map_location).type == "meta"
+    return isinstance(map_location, (str, torch.device)) and str(map_location) == "meta"
 
 
 def _placing(map_location: Any, locations: set[str]) -> Callable[[torch.UntypedStorage, str], Any] | None:
@@ -142,7 +147,11 @@ def _placing(map_location: Any, locations: set[str]) -> Callable[[torch.UntypedS
 
     def call(storage: torch.UntypedStorage, location: str) -> Any:
         placed = map_location(storage, location)
-        return restore(storage, location) if placed is None else placed
+        if placed is None:
+            return restore(storage, location)
+        if not isinstance(placed, torch.UntypedStorage):
+            raise TypeError(f"map_location must return an UntypedStorage or None, not {type(placed).__name__}")
+        return placed
 
     return call
 
