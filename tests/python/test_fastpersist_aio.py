@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import inspect
 import os
 import threading
 from pathlib import Path
@@ -136,11 +137,93 @@ def test_a_descriptor_can_be_written_to(tmp_path: Path, handle: aio_handle) -> N
     descriptor = os.open(path, os.O_WRONLY)
     try:
         assert handle.async_pwrite(source, descriptor, 4096) == 0
-        assert handle.wait() == 1
+        assert handle.async_pwrite(buffer=source, fd=descriptor, file_offset=150_000) == 0
+        assert handle.wait() == 2
         os.fstat(descriptor)
     finally:
         os.close(descriptor)
-    assert path.read_bytes() == b"\0" * 4096 + helpers.bits_of(source) + b"\0" * (300_000 - 104_096)
+    data = helpers.bits_of(source)
+    assert path.read_bytes() == bytes(4096) + data + bytes(150_000 - 104_096) + data + bytes(50_000)
+
+
+@pytest.mark.parametrize("offset", [0, 1024, 3072])
+def test_a_descriptor_may_be_open_for_direct_io(tmp_path: Path, handle: aio_handle, offset: int) -> None:
+    path = tmp_path / "file"
+    whole = handle.new_cpu_locked_tensor(8192, torch.empty(0, dtype=torch.uint8))
+    whole.copy_(random_tensor(8192))
+    source = whole[offset : offset + 1024]
+    descriptor = os.open(path, os.O_DIRECT | os.O_CREAT | os.O_WRONLY)
+    try:
+        assert handle.async_pwrite(buffer=source, fd=descriptor, file_offset=offset) == 0
+        assert handle.wait() == 1
+    finally:
+        os.close(descriptor)
+    assert path.read_bytes() == bytes(offset) + helpers.bits_of(source)
+
+
+# The methods of DeepSpeed 0.19.8's handle, with the keywords that its bindings name.
+KEYWORDS = {
+    "__init__": "block_size queue_depth single_submit overlap_events intra_op_parallelism",
+    "read": "buffer filename validate file_offset",
+    "write": "buffer filename validate file_offset",
+    "pread": "buffer filename validate async file_offset",
+    "pwrite": "buffer filename validate async file_offset",
+    "sync_pread": "buffer filename file_offset",
+    "sync_pwrite": "buffer filename file_offset",
+    "async_pread": "buffer filename file_offset",
+    "async_pwrite": "buffer filename file_offset",
+    "new_cpu_locked_tensor": "num_elem example_tenosr",
+    "free_cpu_locked_tensor": "tensor",
+    "is_pinned": "buffer",
+}
+OURS = {"async": "asynchronous", "example_tenosr": "example_tensor"}  # what Python or spelling asks for
+
+
+@pytest.mark.parametrize("method", KEYWORDS)
+def test_a_method_takes_its_arguments_in_deepspeeds_order(method: str) -> None:
+    parameters = list(inspect.signature(getattr(aio_handle, method)).parameters)[1:]
+    expected = [OURS.get(name, name) for name in KEYWORDS[method].split()]
+    assert parameters[: len(expected)] == expected
+
+
+def test_every_keyword_of_deepspeeds_is_taken(tmp_path: Path, handle: aio_handle) -> None:
+    path = tmp_path / "file"
+    example = torch.empty(0, dtype=torch.uint8)
+    source = handle.new_cpu_locked_tensor(num_elem=5000, example_tenosr=example)  # type: ignore[call-arg]
+    source.copy_(random_tensor(5000))
+    target = torch.empty_like(source)
+    given: dict[str, Any] = {"filename": path, "validate": True, "file_offset": 7}
+    for in_background in (False, True):
+        assert handle.pwrite(**given, **{"buffer": source, "async": in_background}) == (not in_background)
+        assert not in_background or handle.wait() == 1
+        target.zero_()
+        assert handle.pread(**given, **{"buffer": target, "async": in_background}) == (not in_background)
+        assert not in_background or handle.wait() == 1
+        assert torch.equal(source, target)
+    assert handle.is_pinned(buffer=source)
+    assert handle.free_cpu_locked_tensor(tensor=source)
+    with pytest.raises(TypeError, match="asynchron"):
+        handle.pread(target, path, False)  # type: ignore[call-arg]
+
+
+def test_a_write_in_the_background_has_one_target(tmp_path: Path, handle: aio_handle) -> None:
+    for arguments in ({}, {"filename": tmp_path / "file", "fd": 1}):
+        with pytest.raises(penstock.ArgumentError, match="async_pwrite takes a filename or an fd"):
+            handle.async_pwrite(torch.ones(1), **arguments)
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_file_can_be_moved_without_a_handle(tmp_path: Path) -> None:
+    from penstock.fastpersist.aio import aio_read, aio_write
+
+    path = tmp_path / "file"
+    path.write_bytes(bytes(10_000))
+    source = random_tensor(5000)
+    target = torch.empty_like(source)
+    assert aio_write(source, path, 4096, 2, False, True, True) == 0
+    assert path.read_bytes() == helpers.bits_of(source)
+    assert aio_read(target, path, 4096, 2, False, True, True) == 0
+    assert torch.equal(source, target)
 
 
 def test_the_buffer_lives_until_it_is_written(tmp_path: Path, handle: aio_handle) -> None:
@@ -320,19 +403,53 @@ def test_a_fork_leaves_the_handle_to_its_parent(tmp_path: Path) -> None:
     assert lines == ["it belongs to the process that this one was forked from"] * 2 + ["12 10485760"]
 
 
-def test_locked_tensors_are_known_to_their_handle(handle: aio_handle) -> None:
+def test_locked_tensors_are_known_to_every_handle(handle: aio_handle) -> None:
+    other = aio_handle()
     tensor = handle.new_cpu_locked_tensor(1000, torch.empty(0, dtype=torch.float16))
     assert tensor.dtype == torch.float16
     assert tensor.shape == (1000,)
     assert tensor.data_ptr() % 4096 == 0
-    assert handle.is_pinned(tensor)
-    assert handle.is_pinned(tensor[10:20])
-    assert not handle.is_pinned(torch.ones(3))
-    assert not handle.free_cpu_locked_tensor(torch.ones(3))
-    assert handle.free_cpu_locked_tensor(tensor)
-    assert not handle.free_cpu_locked_tensor(tensor)
+    for each in (handle, other):
+        assert each.is_pinned(tensor)
+        assert each.is_pinned(tensor[10:20])
+        assert each.is_pinned(tensor.view(torch.uint8)[-1:])
+        assert not each.is_pinned(torch.ones(3))
+        assert not each.is_pinned(torch.empty(0))
+        assert not each.is_pinned(torch.empty(3, device="meta"))
+        assert not each.free_cpu_locked_tensor(torch.ones(3))
+    del handle
+    gc.collect()
+    assert other.is_pinned(tensor)
+    assert other.is_pinned(fastpersist.get_pinned_buffer(1))
+    assert other.free_cpu_locked_tensor(tensor)
+    assert not other.free_cpu_locked_tensor(tensor)
+    assert not other.is_pinned(tensor)
     tensor.fill_(1)
     assert tensor.sum() == 1000
+
+
+def test_an_empty_locked_tensor_is_one_too(handle: aio_handle) -> None:
+    tensor = handle.new_cpu_locked_tensor(0, torch.empty(0, dtype=torch.int64))
+    assert (tensor.dtype, tensor.shape) == (torch.int64, (0,))
+    assert handle.is_pinned(tensor)
+    assert handle.free_cpu_locked_tensor(tensor)
+    assert not handle.is_pinned(tensor)
+
+
+def test_locked_memory_leaves_with_its_last_tensor(handle: aio_handle) -> None:
+    from penstock.fastpersist.pinned import _locked
+
+    before = set(_locked)
+    tensor = handle.new_cpu_locked_tensor(2**20, torch.empty(0, dtype=torch.uint8))
+    view = tensor[4096:]
+    address = tensor.data_ptr()
+    assert set(_locked) == before | {address}
+    del tensor
+    gc.collect()
+    assert handle.is_pinned(view)
+    del view
+    gc.collect()
+    assert address not in _locked
 
 
 def test_pinned_buffers_are_bytes_at_a_page() -> None:

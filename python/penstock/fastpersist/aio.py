@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, NoReturn, Union
+from collections.abc import Callable
+from functools import wraps
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, Union, cast
 
 import torch
 
@@ -11,12 +13,26 @@ from .. import _core
 from .._options import path_text
 from ..errors import ArgumentError, UnsupportedError
 from .config import refuse_gds
-from .pinned import locked_tensor
+from .pinned import free_locked, is_locked, locked_tensor
 
 if TYPE_CHECKING:
     from .._options import Path
 
 Target = Union[str, "os.PathLike[str]", int]
+_Method = TypeVar("_Method", bound=Callable[..., Any])
+
+
+def _also_named(**names: str) -> Callable[[_Method], _Method]:
+    """Keywords of DeepSpeed's that can't be ours: `async` is a word of the language, `example_tenosr` is none."""
+
+    def decorate(method: _Method) -> _Method:
+        @wraps(method)
+        def call(*arguments: Any, **keywords: Any) -> Any:
+            return method(*arguments, **{names.get(name, name): value for name, value in keywords.items()})
+
+        return cast(_Method, call)
+
+    return decorate
 
 
 class aio_handle:  # noqa: N801 (the name that it has in DeepSpeed)
@@ -54,7 +70,6 @@ class aio_handle:  # noqa: N801 (the name that it has in DeepSpeed)
         self._engine = _core.AioHandle(
             block_size, queue_depth, self._single_submit, self._overlap_events, intra_op_parallelism
         )
-        self._locked: dict[int, torch.Tensor] = {}
 
     def get_block_size(self) -> int:
         return self._block_size
@@ -87,6 +102,7 @@ class aio_handle:  # noqa: N801 (the name that it has in DeepSpeed)
         self._write(buffer, filename, validate, False, file_offset)
         return 0
 
+    @_also_named(**{"async": "asynchronous"})
     def pread(
         self,
         buffer: torch.Tensor,
@@ -98,6 +114,7 @@ class aio_handle:  # noqa: N801 (the name that it has in DeepSpeed)
         """Fills the tensor: 1 when that is done, 0 when it was started in the background."""
         return self._read(buffer, filename, validate, asynchronous, file_offset)
 
+    @_also_named(**{"async": "asynchronous"})
     def pwrite(
         self,
         buffer: torch.Tensor,
@@ -118,12 +135,22 @@ class aio_handle:  # noqa: N801 (the name that it has in DeepSpeed)
     def async_pread(self, buffer: torch.Tensor, filename: Path, file_offset: int = 0) -> int:
         return self._read(buffer, filename, False, True, file_offset)
 
-    def async_pwrite(self, buffer: torch.Tensor, filename: Target, file_offset: int | None = None) -> int:
-        """`filename` may be the descriptor of an open file, which is never cut."""
-        if not isinstance(filename, int):
-            return self._write(buffer, filename, False, True, file_offset)
+    def async_pwrite(
+        self,
+        buffer: torch.Tensor,
+        filename: Target | None = None,
+        file_offset: int | None = None,
+        *,
+        fd: int | None = None,
+    ) -> int:
+        """`fd`, or `filename` if it is a number, is the descriptor of an open file, which is never cut."""
+        if (filename is None) == (fd is None):
+            raise ArgumentError("async_pwrite takes a filename or an fd")
+        target = filename if filename is not None else fd
+        if not isinstance(target, int):
+            return self._write(buffer, cast("Path", target), False, True, file_offset)
         address, nbytes = _memory(buffer)
-        self._engine.write_descriptor(address, nbytes, buffer, filename, _offset(file_offset or 0))
+        self._engine.write_descriptor(address, nbytes, buffer, target, _offset(file_offset or 0))
         return 0
 
     def wait(self) -> int:
@@ -133,20 +160,18 @@ class aio_handle:  # noqa: N801 (the name that it has in DeepSpeed)
         """
         return self._engine.wait()
 
+    @_also_named(example_tenosr="example_tensor")
     def new_cpu_locked_tensor(self, num_elem: int, example_tensor: torch.Tensor) -> torch.Tensor:
         """A tensor of the example's type in page-locked memory (as far as the system allows)."""
-        tensor = locked_tensor(num_elem, example_tensor.dtype)
-        self._locked[tensor.data_ptr()] = tensor
-        return tensor
+        return locked_tensor(num_elem, example_tensor.dtype)
 
     def free_cpu_locked_tensor(self, tensor: torch.Tensor) -> bool:
-        """Forgets such a tensor; False when it is not one. Its memory goes with the last tensor that uses it."""
-        return self._locked.pop(tensor.data_ptr(), None) is not None
+        """Forgets such a tensor, of any handle; False when it is not one. Its memory goes with the last tensor that uses it."""
+        return free_locked(tensor)
 
-    def is_pinned(self, tensor: torch.Tensor) -> bool:
-        """Whether the tensor is page-locked by CUDA, or part of one that this handle made."""
-        storage = tensor.untyped_storage().data_ptr()
-        return tensor.is_pinned() or any(one.untyped_storage().data_ptr() == storage for one in self._locked.values())
+    def is_pinned(self, buffer: torch.Tensor) -> bool:
+        """Whether the tensor is page-locked by CUDA, or part of one that a handle of this process made."""
+        return buffer.is_pinned() or is_locked(buffer)
 
     def _read(self, buffer: torch.Tensor, filename: Path, validate: bool, background: bool, file_offset: int) -> int:
         address, nbytes = _memory(buffer)
@@ -179,6 +204,32 @@ def _offset(file_offset: int) -> int:
     if not isinstance(file_offset, int) or not 0 <= file_offset < 2**63:
         raise ArgumentError(f"file_offset must be a place in a file, not {file_offset!r}")
     return file_offset
+
+
+def aio_read(
+    buffer: torch.Tensor,
+    filename: Path,
+    block_size: int,
+    queue_depth: int,
+    single_submit: bool,
+    overlap_events: bool,
+    validate: bool,
+) -> int:
+    """Fills the tensor by a handle of its own; 0 when it is done."""
+    return aio_handle(block_size, queue_depth, single_submit, overlap_events).read(buffer, filename, validate)
+
+
+def aio_write(
+    buffer: torch.Tensor,
+    filename: Path,
+    block_size: int,
+    queue_depth: int,
+    single_submit: bool,
+    overlap_events: bool,
+    validate: bool,
+) -> int:
+    """Writes the tensor as a whole file by a handle of its own; 0 when it is done."""
+    return aio_handle(block_size, queue_depth, single_submit, overlap_events).write(buffer, filename, validate)
 
 
 def get_aio_handle(
