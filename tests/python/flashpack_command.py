@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from penstock.flashpack import __main__ as command
+from penstock.flashpack import _command as command
 
 
 def make_state() -> dict[str, torch.Tensor]:

@@ -146,7 +146,7 @@ def test_a_torch_checkpoint_that_can_not_be_written_leaves_nothing(
     pack_to_file({"x": torch.ones(2**20)}, source)
     script = """
         import os, resource, sys
-        from penstock.flashpack.__main__ import main
+        from penstock.flashpack._command import main
         resource.setrlimit(resource.RLIMIT_FSIZE, (2**20, 2**20))
         print(main(["revert", sys.argv[1], sys.argv[2]]), os.listdir(os.path.dirname(sys.argv[1])))
     """
