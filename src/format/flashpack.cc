@@ -19,23 +19,23 @@ constexpr std::uint64_t kMaxFooterLength = 512 * kMiB;
 ByteRange find_footer(const ByteSource& source) {
   const std::uint64_t size = source.size();
   if (size < kTailBytes) {
-    throw_format(source.path(), "{} bytes are too few for a FlashPack file, which has at least {}", size, kTailBytes);
+    throw_format(source.path(), "File too small to contain footer: {} bytes, expected at least {}", size, kTailBytes);
   }
   std::array<std::byte, kTailBytes> tail;
   source.read(size - kTailBytes, tail);
   if (!std::equal(kMagic.begin(), kMagic.end(), reinterpret_cast<const char*>(tail.data()) + kLengthBytes)) {
-    throw_format(source.path(), "byte {}: the file does not end with the mark of a FlashPack file",
+    throw_format(source.path(), "byte {}: Bad magic: the file does not end with the mark of a FlashPack file",
                  size - kMagic.size());
   }
   std::uint64_t length = 0;
   for (std::size_t i = kLengthBytes; i-- > 0;) length = (length << 8) | std::to_integer<std::uint64_t>(tail[i]);
   if (length > size - kTailBytes) {
-    throw_format(source.path(), "byte {}: the footer's length is {}, but only {} bytes come before it",
+    throw_format(source.path(), "byte {}: Corrupt footer length: it is {}, but only {} bytes come before it",
                  size - kTailBytes, length, size - kTailBytes);
   }
   if (length > kMaxFooterLength) {
-    throw_format(source.path(), "byte {}: the footer's length is {}, more than the limit of {}", size - kTailBytes,
-                 length, kMaxFooterLength);
+    throw_format(source.path(), "byte {}: Corrupt footer length: it is {}, more than the limit of {}",
+                 size - kTailBytes, length, kMaxFooterLength);
   }
   return {size - kTailBytes - length, size - kTailBytes};
 }
@@ -83,8 +83,8 @@ class Checker {
 
   TensorInfo check_tensor(const TensorRecord& tensor, std::span<const Block> blocks) const {
     if (tensor.block >= blocks.size()) {
-      throw_format(path_, "tensor {} is in macroblock {}, but there are {}", in_quotes(tensor.name), tensor.block,
-                   blocks.size());
+      throw_format(path_, "tensor {}: Index entry references macroblock {}, but only {} exist", in_quotes(tensor.name),
+                   tensor.block, blocks.size());
     }
     const Block& block = blocks[tensor.block];
     const std::uint64_t width = dtype_bits(block.dtype) / 8;

@@ -116,7 +116,7 @@ void FooterParser::parse_format() {
   record_.version = format == kFormatV3 ? 3 : format == kFormatV4 ? 4 : 0;
   if (record_.version == 0) {
     cursor_.fail(
-        fmt::format("unexpected format {}, expected \"{}\" or \"{}\"", in_quotes(format), kFormatV3, kFormatV4));
+        fmt::format("Unexpected format: {}, expected \"{}\" or \"{}\"", in_quotes(format), kFormatV3, kFormatV4));
   }
 }
 
@@ -127,7 +127,7 @@ void FooterParser::check_version() {
     if (!record_.total_elements) throw_format(path_, "the footer: \"total_elems\" is missing");
     if (!record_.blocks.empty()) throw_format(path_, "the footer has \"macroblocks\", which {} has not", kFormatV3);
   } else {
-    if (record_.blocks.empty()) throw_format(path_, "the footer: \"macroblocks\" is missing or empty");
+    if (record_.blocks.empty()) throw_format(path_, "Missing macroblock metadata: \"macroblocks\" is missing or empty");
     if (record_.target_dtype) throw_format(path_, "the footer has \"target_dtype\", which {} has not", kFormatV4);
   }
 }
@@ -199,7 +199,7 @@ DType FooterParser::parse_dtype_name(std::string_view what) {
   const std::string_view name = cursor_.string(value_scratch_);
   const auto dtype = parse_torch_dtype(name);
   if (!dtype || dtype_bits(*dtype) < 8) {
-    cursor_.fail(fmt::format("{}: {} is not a dtype of this format", what, in_quotes(name)));
+    cursor_.fail(fmt::format("{}: Unsupported dtype string in metadata: {}", what, in_quotes(name)));
   }
   return *dtype;
 }

@@ -69,29 +69,29 @@ class HollowSource final : public ByteSource {
 };
 
 TEST(FlashPackRefusal, too_few_bytes) {
-  EXPECT_EQ(refusal_of_file(""), "f: 0 bytes are too few for a FlashPack file, which has at least 16");
+  EXPECT_EQ(refusal_of_file(""), "f: File too small to contain footer: 0 bytes, expected at least 16");
   EXPECT_EQ(refusal_of_file(std::string(flashpack::kMagic)),
-            "f: 8 bytes are too few for a FlashPack file, which has at least 16");
+            "f: File too small to contain footer: 8 bytes, expected at least 16");
 }
 
 TEST(FlashPackRefusal, wrong_mark) {
   EXPECT_EQ(refusal_of_file("{}" + u64le(2) + "FLASHPK1"),
-            "f: byte 10: the file does not end with the mark of a FlashPack file");
+            "f: byte 10: Bad magic: the file does not end with the mark of a FlashPack file");
   EXPECT_EQ(refusal_of_file("{}" + u64le(2) + std::string("flashpk\0", 8)),
-            "f: byte 10: the file does not end with the mark of a FlashPack file");
+            "f: byte 10: Bad magic: the file does not end with the mark of a FlashPack file");
 }
 
 TEST(FlashPackRefusal, length_beyond_the_file) {
   EXPECT_EQ(refusal_of_file("{}" + u64le(3) + std::string(flashpack::kMagic)),
-            "f: byte 2: the footer's length is 3, but only 2 bytes come before it");
+            "f: byte 2: Corrupt footer length: it is 3, but only 2 bytes come before it");
   EXPECT_EQ(refusal_of_file(u64le(~std::uint64_t{0}) + std::string(flashpack::kMagic)),
-            "f: byte 0: the footer's length is 18446744073709551615, but only 0 bytes come before it");
+            "f: byte 0: Corrupt footer length: it is 18446744073709551615, but only 0 bytes come before it");
 }
 
 TEST(FlashPackRefusal, length_beyond_any_footer_is_never_read) {
   const HollowSource source(std::uint64_t{1} << 40, std::uint64_t{1} << 39);
   EXPECT_EQ(format_error([&] { flashpack::parse_footer(source); }),
-            "f: byte 1099511627760: the footer's length is 549755813888, more than the limit of 536870912");
+            "f: byte 1099511627760: Corrupt footer length: it is 549755813888, more than the limit of 536870912");
   EXPECT_EQ(source.largest_read, flashpack::kTailBytes);
 }
 
@@ -130,9 +130,9 @@ TEST(FlashPackRefusal, json_that_ends_early) {
 
 TEST(FlashPackRefusal, unexpected_format) {
   EXPECT_EQ(refusal(R"({"format":"flashpack_v5","index":[]})"),
-            "f: byte 24: unexpected format \"flashpack_v5\", expected \"flashpack_v3\" or \"flashpack_v4\"");
+            "f: byte 24: Unexpected format: \"flashpack_v5\", expected \"flashpack_v3\" or \"flashpack_v4\"");
   EXPECT_EQ(refusal(R"({"format":"flashpack_v2","index":[]})"),
-            "f: byte 24: unexpected format \"flashpack_v2\", expected \"flashpack_v3\" or \"flashpack_v4\"");
+            "f: byte 24: Unexpected format: \"flashpack_v2\", expected \"flashpack_v3\" or \"flashpack_v4\"");
   EXPECT_EQ(refusal(R"({"format":3,"index":[]})"), "f: byte 10: format: expected a string, found 3");
 }
 
@@ -142,9 +142,10 @@ TEST(FlashPackRefusal, fields_that_are_missing) {
   EXPECT_EQ(refusal(R"({"format":"flashpack_v3","index":[]})"), "f: the footer: \"target_dtype\" is missing");
   EXPECT_EQ(refusal(R"({"format":"flashpack_v3","target_dtype":"int8","index":[]})"),
             "f: the footer: \"total_elems\" is missing");
-  EXPECT_EQ(refusal(R"({"format":"flashpack_v4","index":[]})"), "f: the footer: \"macroblocks\" is missing or empty");
+  EXPECT_EQ(refusal(R"({"format":"flashpack_v4","index":[]})"),
+            "f: Missing macroblock metadata: \"macroblocks\" is missing or empty");
   EXPECT_EQ(refusal(R"({"format":"flashpack_v4","macroblocks":[],"index":[]})"),
-            "f: the footer: \"macroblocks\" is missing or empty");
+            "f: Missing macroblock metadata: \"macroblocks\" is missing or empty");
 }
 
 TEST(FlashPackRefusal, fields_of_a_block_that_are_missing) {
@@ -242,16 +243,18 @@ TEST(FlashPackRefusal, dimension_beyond_what_tensors_have) {
 
 TEST(FlashPackRefusal, unknown_dtype) {
   EXPECT_EQ(refusal(R"({"target_dtype":"float31"})"),
-            "f: byte 25: target_dtype: \"float31\" is not a dtype of this format");
-  EXPECT_EQ(refusal(R"({"target_dtype":"F32"})"), "f: byte 21: target_dtype: \"F32\" is not a dtype of this format");
-  EXPECT_EQ(refusal(R"({"target_dtype":""})"), "f: byte 18: target_dtype: \"\" is not a dtype of this format");
+            "f: byte 25: target_dtype: Unsupported dtype string in metadata: \"float31\"");
+  EXPECT_EQ(refusal(R"({"target_dtype":"F32"})"),
+            "f: byte 21: target_dtype: Unsupported dtype string in metadata: \"F32\"");
+  EXPECT_EQ(refusal(R"({"target_dtype":""})"), "f: byte 18: target_dtype: Unsupported dtype string in metadata: \"\"");
   EXPECT_EQ(refusal(R"({"macroblocks":[{"dtype":"torch.int8"}]})"),
-            "f: byte 37: macroblock 0: \"torch.int8\" is not a dtype of this format");
+            "f: byte 37: macroblock 0: Unsupported dtype string in metadata: \"torch.int8\"");
 }
 
 TEST(FlashPackRefusal, packed_and_quantised_dtypes) {
   for (const std::string name : {"float4_e2m1fn_x2", "qint8", "quint8", "quint4x2", "int4", "uint4", "bits8"}) {
-    EXPECT_NE(refusal(R"({"target_dtype":")" + name + "\"}").find("is not a dtype of this format"), std::string::npos)
+    EXPECT_NE(refusal(R"({"target_dtype":")" + name + "\"}").find("Unsupported dtype string in metadata"),
+              std::string::npos)
         << name;
   }
 }
@@ -312,7 +315,7 @@ TEST(FlashPackRefusal, an_empty_block_overlaps_nothing) {
 
 TEST(FlashPackRefusal, tensor_in_a_block_that_is_not_there) {
   EXPECT_EQ(bytes_with(R"({"name":"a","shape":[1],"offset":0,"length":1,"macroblock":1})", "x"),
-            "f: tensor \"a\" is in macroblock 1, but there are 1");
+            "f: tensor \"a\": Index entry references macroblock 1, but only 1 exist");
 }
 
 TEST(FlashPackRefusal, length_that_disagrees_with_the_shape) {

@@ -203,16 +203,24 @@ def test_folders_are_made_and_permissions_are_those_of_any_file(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("state", "arguments", "message"),
     [
-        ({}, {}, "^there are no tensors to pack$"),
-        ({"x": torch.ones(1)}, {"name_order": ["y"]}, "^there are no tensors to pack$"),
+        ({}, {}, "^No tensors to pack$"),
+        ({"x": torch.ones(1)}, {"name_order": ["y"]}, "^No tensors to pack$"),
         ({"x": torch.ones(1)}, {"name_order": ["x", "x"]}, "^name_order has 'x' twice$"),
-        ({"x": torch.ones(1)}, {"align_bytes": -1}, "^align_bytes must not be negative: -1$"),
-        ({"x": torch.ones(1)}, {"target_dtype": "float16"}, "^expected a torch dtype, not 'float16'$"),
-        ({"x": torch.ones(1)}, {"target_dtype": torch.qint8}, "can't hold elements of torch.qint8$"),
+        ({"x": torch.ones(1)}, {"align_bytes": -1}, "^align_bytes must be >= 0, not -1$"),
+        (
+            {"x": torch.ones(1)},
+            {"target_dtype": "float16"},
+            "^Unsupported dtype in state dict: 'float16' is not a torch dtype$",
+        ),
+        (
+            {"x": torch.ones(1)},
+            {"target_dtype": torch.qint8},
+            "^Unsupported dtype for packing: a FlashPack file can't hold elements of torch.qint8$",
+        ),
         (
             {"x": torch.ones(1)},
             {"target_dtype": torch.float4_e2m1fn_x2},
-            "can't hold elements of torch.float4_e2m1fn_x2$",
+            "^4-bit data types are not supported: a FlashPack file can't hold elements of torch.float4_e2m1fn_x2$",
         ),
         ({"x": torch.empty(0), "y": torch.empty(2, 0)}, {}, "needs at least one element$"),
         ({"x": 3}, {}, "^x: expected a tensor, not int$"),
@@ -345,11 +353,13 @@ def test_given_metadata_is_used(path: Path) -> None:
 
 def test_blocks_reach_another_device_in_pieces(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """There need be no other device here: the way by pieces is taken to the CPU."""
-    from penstock.flashpack import deserialization as module
+    from penstock.flashpack import _blocks, deserialization
 
     state = {"a": torch.randn(1000), "b": torch.arange(77), "empty": torch.empty(0, dtype=torch.uint8)}
     flashpack.pack_to_file(state, path)
-    monkeypatch.setattr(module, "_read_blocks", lambda reader: module._read_blocks_to(reader, torch.device("cpu"), 256))
+    monkeypatch.setattr(
+        deserialization, "read_blocks", lambda core: _blocks.read_blocks_to(core, torch.device("cpu"), 256)
+    )
     helpers.assert_same_tensors(dict(flashpack.iterate_from_flash_tensor(*flashpack.read_flashpack_file(path))), state)
     storage, _ = flashpack.read_flashpack_file(path, "meta")
     assert [(block.device.type, block.numel()) for block in storage.blocks] == [
@@ -362,12 +372,15 @@ def test_blocks_reach_another_device_in_pieces(path: Path, monkeypatch: pytest.M
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"macroblock": 1}, "^x: there is no macroblock 1, only 1$"),
-        ({"macroblock": -1}, "^x: there is no macroblock -1, only 1$"),
-        ({"offset": 1}, "^x: elements 1 to 3 are not in its macroblock, which has 2$"),
-        ({"offset": -1}, "^x: elements -1 to 1 are not in its macroblock, which has 2$"),
-        ({"shape": [3]}, r"^x: shape \[3\] does not have 2 elements$"),
-        ({"shape": [-1, -2]}, r"^x: shape \[-1, -2\] does not have 2 elements$"),
+        ({"macroblock": 1}, "^x: Index entry references invalid macroblock 1, there are 1$"),
+        ({"macroblock": -1}, "^x: Index entry references invalid macroblock -1, there are 1$"),
+        ({"offset": 1}, "^Could not get tensor for record x: elements 1 to 3 are not in its macroblock, which has 2$"),
+        (
+            {"offset": -1},
+            "^Could not get tensor for record x: elements -1 to 1 are not in its macroblock, which has 2$",
+        ),
+        ({"shape": [3]}, r"^Could not get tensor for record x: shape \[3\] does not have 2 elements$"),
+        ({"shape": [-1, -2]}, r"^Could not get tensor for record x: shape \[-1, -2\] does not have 2 elements$"),
     ],
 )
 def test_metadata_that_does_not_fit_its_blocks_is_refused(change: dict[str, Any], message: str) -> None:
@@ -424,6 +437,8 @@ def test_attributes_are_found_in_their_modules() -> None:
     model = nn.Sequential(nn.Linear(1, 2), nn.Sequential(nn.Linear(2, 1)))
     assert utils.get_module_and_attribute(model, "1.0.bias") == (model[1][0], "bias")
     assert utils.get_module_and_attribute(model[0], "bias") == (model[0], "bias")
+    with pytest.raises(ValueError, match=r"^Module not found: 1\.3, in Sequential$"):
+        utils.get_module_and_attribute(model, "1.3.bias")
 
 
 def test_threads_are_held_to_the_processors(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -142,7 +142,7 @@ def test_an_error_half_way_fails_all_and_nobody_keeps_memory(together: Outcomes,
 
 
 def test_arguments_that_rank_0_refuses_fail_all(together: Outcomes) -> None:
-    check_failure(together["rank 0's strategy"], 0, "ArgumentError", "'diagonal' is not a shard strategy")
+    check_failure(together["rank 0's strategy"], 0, "ArgumentError", "unknown shard strategy 'diagonal'")
     check_failure(together["no such reader"], 0, "ArgumentError", "there is no rank")
 
 
@@ -187,7 +187,7 @@ def test_a_strategy_has_a_name_that_exists(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setenv("PENSTOCK_SHARD_STRATEGY", "contiguous")
     assert resolve_shard_strategy() == "contiguous"
     assert resolve_shard_strategy(" Windows ") == "windows"
-    with pytest.raises(penstock.ArgumentError, match="'diagonal' is not a shard strategy"):
+    with pytest.raises(penstock.ArgumentError, match="unknown shard strategy 'diagonal'"):
         resolve_shard_strategy("diagonal")
 
 

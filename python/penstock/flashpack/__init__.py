@@ -15,7 +15,7 @@ The submodules have the names that they have there. What differs, on purpose:
 from importlib import import_module
 from typing import Any
 
-from . import constants, deserialization, mixin, serialization, utils
+from . import constants, deserialization, mixin, parallel_read, serialization, utils
 from .deserialization import (
     FlashTensorStorage,
     assign_from_file,
@@ -46,6 +46,7 @@ __all__ = [
     "iterate_from_flash_tensor",
     "mixin",
     "pack_to_file",
+    "parallel_read",
     "patch_integrations",
     "read_flashpack_file",
     "read_flashpack_file_distributed",

@@ -153,9 +153,10 @@ def _mismatch(tensor: StoredTensor, value: torch.Tensor, rules: Rules) -> str | 
         return None
     if isinstance(value, torch.nn.Parameter) and _kind(tensor.dtype) == _kind(value.dtype):
         return None
+    kind = "parameter" if isinstance(value, torch.nn.Parameter) else "buffer"
     return (
-        f"{tensor.name} is {_short(tensor.dtype)} in the file and {_short(value.dtype)} in the model "
-        "(coerce_dtype=True converts it)"
+        f"dtype mismatch for {kind} '{tensor.name}': {_short(tensor.dtype)} in the file and {_short(value.dtype)} in the "
+        "model (coerce_dtype=True converts it)"
     )
 
 
@@ -177,12 +178,17 @@ def _check(
     rules: Rules,
 ) -> None:
     problems = []
-    if rules.strict_params and missing_params:
-        problems.append(f"parameters that are not in the file: {listed(missing_params)}")
-    if rules.strict_buffers and missing_buffers:
-        problems.append(f"buffers that are not in the file: {listed(missing_buffers)}")
+    missing = {
+        "parameters": missing_params if rules.strict_params else [],
+        "buffers": missing_buffers if rules.strict_buffers else [],
+    }
+    if any(missing.values()):
+        counts = " and ".join(f"{len(names)} {kind}" for kind, names in missing.items() if names)
+        problems.append(f"Missing {counts}: {listed(missing['parameters'] + missing['buffers'])}")
     if rules.is_strict and match.unexpected:
-        problems.append(f"names that are not in the model: {listed(match.unexpected)}")
+        problems.append(
+            f"Could not assign {len(match.unexpected)} names: {listed(match.unexpected)} (not in the model)"
+        )
     if rules.is_strict and match.mismatches:
         problems.append(listed(match.mismatches))
     if problems:

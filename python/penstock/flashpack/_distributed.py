@@ -19,6 +19,7 @@ from .._reader import Reader
 from .._torch import DTYPES
 from .._torch.ranks import Ranks
 from ..errors import ArgumentError, DistributedError, UnsupportedError
+from ._blocks import empty_bytes
 from ._read import open_blocks
 from ._shares import Share, Step, contiguous_steps, round_up, single_reader_steps, window_steps
 from ._storage import FlashTensorStorage
@@ -127,7 +128,7 @@ def resolve_shard_strategy(strategy: str | None = None) -> str:
     chosen = strategy if strategy is not None else _environment("SHARD_STRATEGY") or DEFAULT_SHARD_STRATEGY
     word = chosen.strip().lower() if isinstance(chosen, str) else chosen
     if word not in SHARD_STRATEGIES:
-        raise ArgumentError(f"{chosen!r} is not a shard strategy; there are {' and '.join(SHARD_STRATEGIES)}")
+        raise ArgumentError(f"unknown shard strategy {chosen!r}; expected one of {', '.join(SHARD_STRATEGIES)}")
     return word
 
 
@@ -225,7 +226,7 @@ def _allocate(blocks: list[_Block], device: torch.device) -> list[torch.Tensor]:
     for block in blocks:
         if block.dtype not in DTYPES:
             raise UnsupportedError(f"this version of torch has no {block.dtype}")
-    return [torch.empty(block.nbytes, dtype=torch.uint8, device=device) for block in blocks]
+    return [empty_bytes(block.nbytes, device) for block in blocks]
 
 
 def _run_steps(ranks: Ranks, source: _Source | None, memory: list[torch.Tensor], steps: list[Step]) -> None:

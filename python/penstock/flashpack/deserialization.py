@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from .. import _core
-from .._options import load_options, path_text
-from .._reader import Reader
-from .._torch import DTYPES, build
+from .._options import path_text
 from ..errors import ArgumentError, Error
 from ._assign import Rules, Source, assign
+from ._blocks import read_blocks, read_blocks_to
 from ._distributed import read_flashpack_file_distributed, resolve_shard_strategy
 from ._read import OpenFile, ReadBlocks, open_blocks
 from ._storage import FlashTensorStorage, MacroblockSpec, TensorIndexRecord, index_records
@@ -34,6 +33,7 @@ from .constants import (
     SHARD_STRATEGY_WINDOWS,
     U64LE,
 )
+from .parallel_read import parallel_read_into_storage, parallel_read_supported, sharded_read_available
 from .utils import is_ignored_tensor_name, maybe_init_distributed, timer
 
 if TYPE_CHECKING:
@@ -57,14 +57,14 @@ __all__ = [
     "get_flashpack_file_metadata",
     "is_flashpack_file",
     "iterate_from_flash_tensor",
+    "parallel_read_into_storage",
+    "parallel_read_supported",
     "read_flashpack_file",
     "read_flashpack_file_distributed",
     "resolve_shard_strategy",
     "revert_from_file",
+    "sharded_read_available",
 ]
-
-# What passes through the host's memory at a time on its way to another device.
-_PIECE_BYTES = 256 * 2**20
 
 
 def get_flashpack_file_metadata(path: Path) -> dict[str, Any]:
@@ -91,7 +91,7 @@ def read_flashpack_file(
 ) -> tuple[FlashTensorStorage, dict[str, Any]]:
     """Reads the macroblocks of a file. Returns them and the metadata, which `iterate_from_flash_tensor` takes.
 
-    The blocks are writable memory of this process. metadata: what `get_flashpack_file_metadata` gave, to save its parsing.
+    On the CPU the blocks are writable memory of this process, each from a page on. metadata: what `get_flashpack_file_metadata` gave, to save its parsing.
     chunk_bytes and num_streams are not needed: the engine chooses.
     """
     with timer("read_metadata", silent):
@@ -100,29 +100,10 @@ def read_flashpack_file(
             metadata = json.loads(footer)
         else:
             core = _core.open_flashpack_blocks(path_text(path))
-        reader = Reader(core, "torch", partial(load_options))
     with timer("read_payload", silent):
         place = torch.device(device)
-        blocks = _read_blocks(reader) if place.type == "cpu" else _read_blocks_to(reader, place, _PIECE_BYTES)
+        blocks = read_blocks(core) if place.type == "cpu" else read_blocks_to(core, place)
     return FlashTensorStorage(blocks), metadata
-
-
-def _read_blocks(reader: Reader) -> list[torch.Tensor]:
-    tensors, _ = reader.core.load(None, load_options(), None, build)
-    return [tensors[str(number)] for number in range(len(reader))]
-
-
-def _read_blocks_to(reader: Reader, device: torch.device, piece_bytes: int) -> list[torch.Tensor]:
-    """The blocks on another device, by way of pieces in this one's memory."""
-    blocks = []
-    for number in range(len(reader)):
-        lazy = reader[str(number)]
-        block = torch.empty(lazy.shape, dtype=DTYPES[lazy.dtype], device=device)
-        step = max(piece_bytes // block.element_size(), 1)
-        for begin in range(0, len(block), step):
-            block[begin : begin + step].copy_(lazy[begin : begin + step])
-        blocks.append(block)
-    return blocks
 
 
 def iterate_from_flash_tensor(
@@ -145,15 +126,19 @@ def iterate_from_flash_tensor(
 
 def _check_record(record: TensorIndexRecord, storage: FlashTensorStorage) -> None:
     if not 0 <= record.macroblock < len(storage):
-        raise ArgumentError(f"{record.name}: there is no macroblock {record.macroblock}, only {len(storage)}")
+        raise ArgumentError(
+            f"{record.name}: Index entry references invalid macroblock {record.macroblock}, there are {len(storage)}"
+        )
     block = storage.block(record.macroblock)
     if not 0 <= record.offset <= record.offset + record.length <= block.numel():
         raise ArgumentError(
-            f"{record.name}: elements {record.offset} to {record.offset + record.length} are not in its macroblock, "
-            f"which has {block.numel()}"
+            f"Could not get tensor for record {record.name}: elements {record.offset} to {record.offset + record.length} are not in "
+            f"its macroblock, which has {block.numel()}"
         )
     if any(size < 0 for size in record.shape) or math.prod(record.shape) != record.length:
-        raise ArgumentError(f"{record.name}: shape {record.shape} does not have {record.length} elements")
+        raise ArgumentError(
+            f"Could not get tensor for record {record.name}: shape {record.shape} does not have {record.length} elements"
+        )
 
 
 def revert_from_file(path: Path, silent: bool = True) -> dict[str, torch.Tensor]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from .._save import save
-from ..errors import ArgumentError
+from ..errors import ArgumentError, UnsupportedTypeError
 from ._cast import converted, engine_converts, is_extra_state
 from ._storage import MacroblockPlan, TensorIndexRecord
 from .constants import (
@@ -78,9 +78,11 @@ def pack_to_file(
     tensors = _in_order(_state_of(state_dict_or_model), name_order)
     _check_extra_states(tensors)
     if align_bytes < 0:
-        raise ArgumentError(f"align_bytes must not be negative: {align_bytes}")
+        raise ArgumentError(f"align_bytes must be >= 0, not {align_bytes}")
     dtype = None
     if target_dtype is not None:
+        if not isinstance(target_dtype, torch.dtype):
+            raise UnsupportedTypeError(f"Unsupported dtype in state dict: {target_dtype!r} is not a torch dtype")
         checked_dtype(target_dtype)
         dtype = target_dtype if engine_converts(target_dtype, target_dtype) else None
     os.makedirs(os.path.dirname(os.path.abspath(os.fsdecode(destination_path))), exist_ok=True)
@@ -125,5 +127,5 @@ def _in_order(tensors: Mapping[str, Any], name_order: list[str] | None) -> dict[
             twice = next(name for name in names if names.count(name) > 1)
             raise ArgumentError(f"name_order has {twice!r} twice")
     if not names:
-        raise ArgumentError("there are no tensors to pack")
+        raise ArgumentError("No tensors to pack")
     return {name: tensors[name] for name in names}

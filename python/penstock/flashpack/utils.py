@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 from .._dtypes import BITS
 from .._torch import NAMES
-from ..errors import ArgumentError, UnsupportedTypeError
+from ..errors import ArgumentError, LibraryError, UnsupportedTypeError
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -32,14 +32,14 @@ def string_to_dtype(string: str) -> torch.dtype:
     """torch's dtype of this name; "half" and the like are names too."""
     dtype = getattr(torch, string, None) if isinstance(string, str) else None
     if not isinstance(dtype, torch.dtype):
-        raise ArgumentError(f"{string!r} is not the name of a torch dtype")
+        raise ArgumentError(f"Unsupported dtype string in metadata: {string!r} is not the name of a torch dtype")
     return dtype
 
 
 def dtype_to_string(dtype: torch.dtype) -> str:
     """The name of a dtype in a file."""
     if not isinstance(dtype, torch.dtype):
-        raise ArgumentError(f"expected a torch dtype, not {dtype!r}")
+        raise ArgumentError(f"Unsupported dtype in metadata: {dtype!r} is not a torch dtype")
     return str(dtype).removeprefix("torch.")
 
 
@@ -47,9 +47,10 @@ def checked_dtype(dtype: torch.dtype) -> torch.dtype:
     """The dtype; refused when a file can't hold it."""
     name = NAMES.get(dtype) if isinstance(dtype, torch.dtype) else None
     if not isinstance(dtype, torch.dtype):
-        raise UnsupportedTypeError(f"expected a torch dtype, not {dtype!r}")
+        raise UnsupportedTypeError(f"Unsupported dtype for packing: {dtype!r} is not a torch dtype")
     if name is None or BITS[name] < 8:
-        raise UnsupportedTypeError(f"a FlashPack file can't hold elements of {dtype}")
+        what = "4-bit data types are not supported" if name == "F4" else "Unsupported dtype for packing"
+        raise UnsupportedTypeError(f"{what}: a FlashPack file can't hold elements of {dtype}")
     return dtype
 
 
@@ -139,7 +140,10 @@ def filter_state_dict(
 def get_module_and_attribute(model: torch.nn.Module, name: str) -> tuple[torch.nn.Module, str]:
     """The submodule that holds a parameter or buffer, and its name there."""
     path, _, attribute = name.rpartition(".")
-    return model.get_submodule(path), attribute
+    try:
+        return model.get_submodule(path), attribute
+    except AttributeError:
+        raise ArgumentError(f"Module not found: {path}, in {type(model).__name__}") from None
 
 
 def maybe_init_distributed(
@@ -186,7 +190,9 @@ def require_zstandard() -> ModuleType:
     try:
         return importlib.import_module("zstandard")
     except ImportError as problem:
-        raise ImportError("the zstandard package is not installed") from problem
+        raise LibraryError(
+            "the optional 'zstandard' package, which fpz compression requires, is not installed: pip install zstandard"
+        ) from problem
 
 
 def diffusers_is_available() -> bool:
