@@ -1,8 +1,8 @@
 """What can go wrong.
 
-Every error of penstock is an :class:`Error`, and each kind is also the builtin that a caller would expect: a missing file
-is a ``FileNotFoundError``, a broken one a ``ValueError``. All are a ``RuntimeError`` too, as those of torch are: code that
-falls back to an older checkpoint catches that. ``str(error)`` is one line that names the file and the place;
+Every error of penstock is an :class:`Error`, and each kind is also the builtin that a caller would expect: a missing
+file is a ``FileNotFoundError``, a broken one a ``ValueError``. All are a ``RuntimeError`` too, as those of torch are:
+code that falls back to an older checkpoint catches that. ``str(error)`` is one line that names the file and the place;
 ``error.errno`` is the system's error number where there is one.
 """
 
@@ -99,7 +99,7 @@ class UnsupportedFormatError(FormatError, UnsupportedError):
 
 
 class DamagedCheckpointError(FormatError, UnpicklingError, EOFError):
-    """penstock.fastpersist.serialization: a torch file that is damaged. It is each of the kinds that torch.load raises then."""
+    """penstock.fastpersist.serialization: a damaged torch file. It is each of the kinds that torch.load raises then."""
 
 
 class UnknownTensorError(Error, KeyError):

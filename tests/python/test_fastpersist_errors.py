@@ -1,4 +1,4 @@
-"""penstock.fastpersist.serialization in torch's place: what code that is written for torch catches, and torch.save itself."""
+"""penstock.fastpersist.serialization in torch's place: what code for torch catches, and torch.save itself."""
 
 from __future__ import annotations
 

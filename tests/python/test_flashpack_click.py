@@ -18,7 +18,7 @@ click = pytest.importorskip("click", reason="click is not installed")
 from click.testing import CliRunner, Result  # noqa: E402
 from penstock.flashpack.__main__ import convert, main, metadata, revert  # noqa: E402
 
-# The parameters of flashpack 0.4.5's commands: name, option strings, whether it must be given, is a flag, may be repeated.
+# The parameters of flashpack 0.4.5's commands: name, option strings, whether it must be given, is a flag, repeats.
 COMMANDS_OF_FLASHPACK: dict[str, list[tuple[str, set[str], bool, bool, bool]]] = {
     "metadata": [
         ("path", set(), True, False, False),

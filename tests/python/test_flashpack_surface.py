@@ -18,18 +18,21 @@ from torch import nn
 
 # What each module of flashpack 0.4.5 defines for others.
 NAMES = {
-    "commands": "convert_to_flashpack convert_to_flashpack_from_diffusers_repo_id_or_dir convert_to_flashpack_from_model "
-    "convert_to_flashpack_from_state_dict convert_to_flashpack_from_state_dict_file "
-    "convert_to_flashpack_from_transformers_repo_id_or_dir filter_kwargs_for_method revert_from_flashpack",
-    "deserialization": "FlashTensorStorage MacroblockSpec assign_from_file get_flashpack_file_metadata is_flashpack_file "
-    "iterate_from_flash_tensor read_flashpack_file read_flashpack_file_distributed resolve_shard_strategy revert_from_file",
+    "commands": "convert_to_flashpack convert_to_flashpack_from_diffusers_repo_id_or_dir "
+    "convert_to_flashpack_from_model convert_to_flashpack_from_state_dict "
+    "convert_to_flashpack_from_state_dict_file convert_to_flashpack_from_transformers_repo_id_or_dir "
+    "filter_kwargs_for_method revert_from_flashpack",
+    "deserialization": "FlashTensorStorage MacroblockSpec assign_from_file get_flashpack_file_metadata "
+    "is_flashpack_file iterate_from_flash_tensor read_flashpack_file read_flashpack_file_distributed "
+    "resolve_shard_strategy revert_from_file",
     "integrations.patch": "patch_integrations",
     "mixin": "FlashPackMixin",
     "parallel_read": "parallel_read_into_storage parallel_read_supported release_pinned_pool sharded_read_available",
     "serialization": "MacroblockPlan TensorIndexRecord pack_to_file",
-    "utils": "diffusers_is_available dtype_to_string effective_read_threads filter_state_dict get_module_and_attribute "
-    "get_packing_dtype human_duration human_num_elements is_ignored_tensor_name maybe_init_distributed require_zstandard "
-    "string_to_dtype timer torch_dtype_to_numpy_dtype transformers_is_available",
+    "utils": "diffusers_is_available dtype_to_string effective_read_threads filter_state_dict "
+    "get_module_and_attribute get_packing_dtype human_duration human_num_elements "
+    "is_ignored_tensor_name maybe_init_distributed require_zstandard string_to_dtype timer "
+    "torch_dtype_to_numpy_dtype transformers_is_available",
 }
 SIGNATURES = {
     "parallel_read_into_storage": ["path", "specs", "blocks", "device"],

@@ -1,7 +1,7 @@
 """Saves in the background by several ranks: each copies its state, and a thread of each writes its share of one file.
 
-What the ranks tell each other meanwhile goes through a gloo group that is made once, by the thread that calls `save`, and used
-by the saving thread alone: training goes on with the default group and never meets these messages.
+What the ranks tell each other meanwhile goes through a gloo group that is made once, by the thread that calls `save`,
+and used by the saving thread alone: training goes on with the default group and never meets these messages.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class SaverOfRanks:
         return dist.is_initialized() and dist.group.WORLD is self._world
 
     def take_turn(self, path: Path) -> None:
-        """Waits until no background save of this process is under way, or raises BusyError on every rank if one has one."""
+        """Waits until no background save of this process is under way, or raises BusyError on every rank."""
         text = path_text(path)
         if self._is_broken:
             raise DistributedError(f"{text}: not saved, a rank did not answer in an earlier save: make a new engine")

@@ -67,7 +67,10 @@ def _check_record(path: str, archive: zipfile.ZipFile, record: zipfile.ZipInfo) 
 def save_by_torch(
     obj: Any, f: Any, pickle_module: Any, protocol: int, zipped: bool, disable_byteorder_record: bool
 ) -> None:
-    """torch.save. To a path it writes another file, which takes the path's place: in place it would empty the old one first."""
+    """torch.save. To a path it writes another file, which takes the path's place.
+
+    In place it would empty the old one first.
+    """
 
     def save(file: Any) -> None:
         torch_save(

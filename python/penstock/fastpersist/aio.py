@@ -40,8 +40,8 @@ class aio_handle:  # noqa: N801 (the name that it has in DeepSpeed)
     `intra_op_parallelism` threads.
 
     Bytes pass by the page cache where file, offset and address allow it (those of `new_cpu_locked_tensor` do); every
-    completion is checked. What starts in the background must be waited for with `wait`, which raises what went wrong, and
-    leaves the tensor alone until then. `single_submit` and `overlap_events` change nothing here.
+    completion is checked. What starts in the background must be waited for with `wait`, which raises what went wrong;
+    leave the tensor alone until then. `single_submit` and `overlap_events` change nothing here.
 
     A write without `file_offset` makes a whole file: an older, longer one is cut. With an offset, 0 included, the bytes
     around it stay. Nothing is synced to the drive.
@@ -166,7 +166,10 @@ class aio_handle:  # noqa: N801 (the name that it has in DeepSpeed)
         return locked_tensor(num_elem, example_tensor.dtype)
 
     def free_cpu_locked_tensor(self, tensor: torch.Tensor) -> bool:
-        """Forgets such a tensor, of any handle; False when it is not one. Its memory goes with the last tensor that uses it."""
+        """Forgets such a tensor, of any handle; False when it is not one.
+
+        Its memory goes with the last tensor that uses it.
+        """
         return free_locked(tensor)
 
     def is_pinned(self, buffer: torch.Tensor) -> bool:

@@ -194,7 +194,8 @@ class CheckpointEngine:
     def _save_by_python(self, state_dict: Any, path: Path) -> None:
         writer: FileWriter = MockFileWriter(path) if self.config.writer.type == "mock" else PyFileWriter(path)
         with writer:
-            torch.save(state_dict, writer, _use_new_zipfile_serialization=self.config.checkpoint_serialization)  # type: ignore[arg-type]
+            file: Any = writer  # has what torch.save asks for
+            torch.save(state_dict, file, _use_new_zipfile_serialization=self.config.checkpoint_serialization)
         self._add_stats(writer.stats)
 
     @property

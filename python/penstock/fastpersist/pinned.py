@@ -12,8 +12,8 @@ from .. import _core
 from ..errors import ArgumentError
 from .config import refuse_gds
 
-# The locked tensors of this process, whoever asked for them: by the address, what keeps the memory. It leaves with the last
-# tensor that uses it.
+# The locked tensors of this process, whoever asked for them: by the address, what keeps the memory. It leaves with the
+# last tensor that uses it.
 _locked: WeakValueDictionary[int, Any] = WeakValueDictionary()
 
 

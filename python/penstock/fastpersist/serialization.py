@@ -1,8 +1,8 @@
 """save and load with the signatures of torch.save and torch.load.
 
-What the engine can do itself (a path, and data rather than a program) it does: storages move at the drive's rate with the
-GIL free, and no pickle is executed. Everything else is handed to torch, with the same result. A file that is damaged is
-refused, and torch is not asked.
+What the engine can do itself (a path, and data rather than a program) it does: storages move at the drive's rate with
+the GIL free, and no pickle is executed. Everything else is handed to torch, with the same result. A file that is
+damaged is refused, and torch is not asked.
 """
 
 from __future__ import annotations
@@ -50,9 +50,10 @@ def save(
     To a path the file appears whole and durable, or not at all. File objects, saves without data
     (``torch.serialization.skip_data``, fake tensors) and files without a byte order are torch's.
 
-    durable: wait until the drive has it. classic: place the records where torch.save would, so that the file is byte for byte
-    its own; without, large tensors start on multiples of 4096, as torch.save does with ``storage_alignment=4096``. stats:
-    filled with what was done.
+    durable: wait until the drive has it.
+    classic: place the records where torch.save would, so that the file is byte for byte its own. Without, large tensors
+        start on multiples of 4096, as torch.save does with ``storage_alignment=4096``.
+    stats: filled with what was done.
     """
     reason = needs_torch_to_save(f, _disable_byteorder_record)
     if reason is None:
@@ -87,11 +88,13 @@ def load(
 ) -> Any:
     """Loads what torch.save or `save` saved, as torch.load does with these arguments.
 
-    A pickle that is more than data is handed to torch, which executes it with weights_only=False and refuses it otherwise
-    (but for classes that were allowed with ``torch.serialization.add_safe_globals``). stats: filled with what was done.
+    A pickle that is more than data is handed to torch, which executes it with weights_only=False and refuses it
+    otherwise (but for classes that were allowed with ``torch.serialization.add_safe_globals``).
 
-    A damaged file is a `DamagedCheckpointError`, which is a RuntimeError, an UnpicklingError and an EOFError: torch.load
-    raises one of these, depending on where the damage is.
+    A damaged file is a `DamagedCheckpointError`, which is a RuntimeError, an UnpicklingError and an EOFError:
+    torch.load raises one of these, depending on where the damage is.
+
+    stats: filled with what was done.
     """
     reason = needs_torch_to_load(f, pickle_module, pickle_load_args)
     if reason is None:

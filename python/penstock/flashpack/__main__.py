@@ -1,7 +1,7 @@
-"""python -m penstock.flashpack runs the command. For code that imports flashpack's own, `main` is a click group here too.
+"""python -m penstock.flashpack runs the command. For code that imports flashpack's own, `main` is a click group too.
 
-`convert`, `revert` and `metadata` are its commands. click is imported when one of them is asked for; the command itself does
-without.
+`convert`, `revert` and `metadata` are its commands. click is imported when one of them is asked for; the command itself
+does without.
 """
 
 from __future__ import annotations

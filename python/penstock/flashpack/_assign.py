@@ -146,7 +146,10 @@ def _identity(value: torch.Tensor) -> Any:
 
 
 def _mismatch(tensor: StoredTensor, value: torch.Tensor, rules: Rules) -> str | None:
-    """Why a tensor can't take the place of this one. Parameters may change their type, but not from one kind to another."""
+    """Why a tensor can't take the place of this one.
+
+    Parameters may change their type, but not from one kind to another.
+    """
     if not is_lazy(value) and tensor.shape != tuple(value.shape):
         return f"{tensor.name} has shape {list(tensor.shape)} in the file and {list(value.shape)} in the model"
     if rules.coerce_dtype or tensor.dtype == value.dtype:
@@ -155,8 +158,8 @@ def _mismatch(tensor: StoredTensor, value: torch.Tensor, rules: Rules) -> str | 
         return None
     kind = "parameter" if isinstance(value, torch.nn.Parameter) else "buffer"
     return (
-        f"dtype mismatch for {kind} '{tensor.name}': {_short(tensor.dtype)} in the file and {_short(value.dtype)} in the "
-        "model (coerce_dtype=True converts it)"
+        f"dtype mismatch for {kind} '{tensor.name}': {_short(tensor.dtype)} in the file and {_short(value.dtype)} "
+        "in the model (coerce_dtype=True converts it)"
     )
 
 
@@ -203,8 +206,8 @@ def _check_copies(
         for other in others:
             if not _same_bits(loaded[first], source.load([other])[other]):
                 raise ArgumentError(
-                    f"{path} does not fit {type(model).__name__}: {first} and {other} are tied in the model and differ in "
-                    "the file (strict=False takes the first)"
+                    f"{path} does not fit {type(model).__name__}: {first} and {other} are tied in the model and differ "
+                    "in the file (strict=False takes the first)"
                 )
 
 

@@ -37,8 +37,8 @@ from .utils import timer
 if TYPE_CHECKING:
     from .._options import Path
 
-# What a rank reads in one step over gloo. Two of them, one being exchanged and one being read, are all the memory that it
-# needs beyond the blocks.
+# What a rank reads in one step over gloo. Two of them, one being exchanged and one being read, are all the memory that
+# it needs beyond the blocks.
 GLOO_SHARD_BYTES = 32 * 2**20
 DEFAULT_TIMEOUT = 300.0
 _SINGLE_READER = "single reader"
@@ -57,15 +57,18 @@ def read_flashpack_file_distributed(
 ) -> tuple[FlashTensorStorage, dict[str, Any]]:
     """Reads a file once for all ranks of the default process group: every rank gets all blocks, and the metadata.
 
-    Rank `src` reads and broadcasts; only it needs the file. With `sharded` every rank reads its part of the same file and
-    all exchange theirs. In one process, or without a process group, it is a plain read.
+    Rank `src` reads and broadcasts; only it needs the file. With `sharded` every rank reads its part of the same file
+    and all exchange theirs. In one process, or without a process group, it is a plain read. Rank 0's arguments and
+    environment decide for all; $FLASHPACK_SHARD_BYTES is what a rank reads in one step.
 
-    device: where the blocks go; by default the rank's GPU, where there is one. metadata: what to return in place of the
-    footer. shard_strategy: "contiguous", one stretch of each block per rank, or "windows", side by side; by default
-    $FLASHPACK_SHARD_STRATEGY, else contiguous. $FLASHPACK_SHARD_BYTES is what a rank reads in one step. Rank 0's arguments
-    and environment decide for all. chunk_bytes and num_streams are accepted and not needed.
+    device: where the blocks go; by default the rank's GPU, where there is one.
+    metadata: what to return in place of the footer.
+    shard_strategy: "contiguous", one stretch of each block per rank, or "windows", side by side; by default
+        $FLASHPACK_SHARD_STRATEGY, else contiguous.
+    chunk_bytes, num_streams: accepted and not needed.
 
-    When a rank fails, every rank raises. One that dies or stays away is given $PENSTOCK_DISTRIBUTED_TIMEOUT seconds (300).
+    When a rank fails, every rank raises. One that dies or stays away is given $PENSTOCK_DISTRIBUTED_TIMEOUT seconds
+    (300).
     """
     from .deserialization import read_flashpack_file
 

@@ -91,8 +91,10 @@ def read_flashpack_file(
 ) -> tuple[FlashTensorStorage, dict[str, Any]]:
     """Reads the macroblocks of a file. Returns them and the metadata, which `iterate_from_flash_tensor` takes.
 
-    On the CPU the blocks are writable memory of this process, each from a page on. metadata: what `get_flashpack_file_metadata` gave, to save its parsing.
-    chunk_bytes and num_streams are not needed: the engine chooses.
+    On the CPU the blocks are writable memory of this process, and each starts at a page.
+
+    metadata: what `get_flashpack_file_metadata` gave, to save its parsing.
+    chunk_bytes, num_streams: not needed, the engine chooses.
     """
     with timer("read_metadata", silent):
         if metadata is None:
@@ -130,15 +132,14 @@ def _check_record(record: TensorIndexRecord, storage: FlashTensorStorage) -> Non
             f"{record.name}: Index entry references invalid macroblock {record.macroblock}, there are {len(storage)}"
         )
     block = storage.block(record.macroblock)
+    problem = f"Could not get tensor for record {record.name}"
     if not 0 <= record.offset <= record.offset + record.length <= block.numel():
         raise ArgumentError(
-            f"Could not get tensor for record {record.name}: elements {record.offset} to {record.offset + record.length} are not in "
-            f"its macroblock, which has {block.numel()}"
+            f"{problem}: elements {record.offset} to {record.offset + record.length} are not in its macroblock, "
+            f"which has {block.numel()}"
         )
     if any(size < 0 for size in record.shape) or math.prod(record.shape) != record.length:
-        raise ArgumentError(
-            f"Could not get tensor for record {record.name}: shape {record.shape} does not have {record.length} elements"
-        )
+        raise ArgumentError(f"{problem}: shape {record.shape} does not have {record.length} elements")
 
 
 def revert_from_file(path: Path, silent: bool = True) -> dict[str, torch.Tensor]:
@@ -171,20 +172,22 @@ def assign_from_file(
 ) -> None:
     """Replaces the parameters and buffers of a model by those of a file, without copying them again.
 
-    Names, shapes and types are checked before anything is read, and everything is read before anything is assigned: on any
-    error the model is as it was. Parameters keep requires_grad, and take the file's type if it is of the same kind. What was
-    tied stays tied, and one of its names in the file is enough.
+    Names, shapes and types are checked before anything is read, and everything is read before anything is assigned: on
+    any error the model is as it was. Parameters keep requires_grad, and take the file's type if it is of the same kind.
+    What was tied stays tied, and one of its names in the file is enough.
 
     device: where the tensors go; by default where the model is, or the CPU for a model on the meta device.
     strict_params, strict_buffers: every parameter, every buffer that is saved, must be in the file. While either holds,
-        names that the model lacks and shapes or types that differ are errors too. strict sets both. With neither, what is
-        missing or unexpected is passed over, and what does not fit is left out with a warning.
-    coerce_dtype: convert buffers of another type to the model's, and parameters of another kind. Otherwise they don't fit.
+        names that the model lacks and shapes or types that differ are errors too. strict sets both. With neither, what
+        is missing or unexpected is passed over, and what does not fit is left out with a warning.
+    coerce_dtype: convert buffers of another type to the model's, and parameters of another kind. Otherwise they don't
+        fit.
     ignore_names, ignore_prefixes, ignore_suffixes: tensors to leave alone; they are not read.
     keep_flash_ref_on_model: keep the loaded blocks as model._flash_shared_storage, and the metadata beside them.
-    use_distributed_loading: the ranks read the file together, see `read_flashpack_file_distributed`; rank, local_rank and
-        world_size start torch.distributed if it does not run.
-    silent: don't print how long each phase took. num_streams and chunk_bytes are not needed: the engine chooses.
+    use_distributed_loading: the ranks read the file together, see `read_flashpack_file_distributed`; rank, local_rank
+        and world_size start torch.distributed if it does not run.
+    silent: don't print how long each phase took.
+    num_streams, chunk_bytes: not needed, the engine chooses.
     """
     place = _device_of(model) if device is None else torch.device(device)
     kept: tuple[FlashTensorStorage, dict[str, Any]] | None = None

@@ -1,4 +1,4 @@
-"""What flashpack's parallel reader offers to others. The engine reads here, and chooses its threads and blocks by itself."""
+"""What flashpack's parallel reader offers to others. The engine reads here, and chooses its threads and blocks."""
 
 from __future__ import annotations
 
@@ -67,8 +67,8 @@ def parallel_read_into_storage(
 def _bytes_of(spec: MacroblockSpec, block: torch.Tensor) -> torch.Tensor:
     if block.nbytes != spec.length_bytes or not block.is_contiguous():
         raise ArgumentError(
-            f"a block of {block.nbytes} bytes can't take the {spec.length_bytes} at byte {spec.offset_bytes}: it must be "
-            "contiguous, and as large"
+            f"a block of {block.nbytes} bytes can't take the {spec.length_bytes} at byte {spec.offset_bytes}: "
+            "it must be contiguous, and as large"
         )
     return block.detach().view(-1).view(torch.uint8)
 

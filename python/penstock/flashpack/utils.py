@@ -151,7 +151,8 @@ def maybe_init_distributed(
 ) -> None:
     """Starts torch.distributed, unless it runs or there is only one process.
 
-    What is not given comes from the environment (RANK, LOCAL_RANK, WORLD_SIZE). With GPUs the backend is nccl, else gloo.
+    What is not given comes from the environment (RANK, LOCAL_RANK, WORLD_SIZE). With GPUs the backend is nccl, else
+    gloo.
     """
     rank = _from_environment("RANK", 0) if rank is None else rank
     local_rank = _from_environment("LOCAL_RANK", rank) if local_rank is None else local_rank
