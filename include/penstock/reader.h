@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -46,6 +47,9 @@ struct Slice {
   std::int64_t end = 0;
 };
 
+// Ranges of the first dimension, by the names of tensors.
+using RowRanges = std::map<std::string, Slice, std::less<>>;
+
 // Yields tensors in the order their bytes lie in the files, as soon as they have landed, while later ones are being
 // read. At most LoadOptions::max_buffer bytes (but always one tensor) are read ahead; a tensor's memory is free again
 // as soon as it and its neighbours of the same small batch are dropped. Move-only; one consumer at a time. Destroying
@@ -57,6 +61,9 @@ class TensorStream {
   TensorStream(TensorStream&&) noexcept;
   TensorStream& operator=(TensorStream&&) noexcept;
   ~TensorStream();
+
+  // Begins to read ahead, which the first next() does otherwise. What goes wrong is told by next().
+  void start() noexcept;
 
   // The next tensor; nothing at the end. Throws Error when its bytes could not be read, and again at every later call.
   std::optional<Tensor> next();
@@ -101,7 +108,9 @@ class Reader {
   // Reads into memory of the caller's. Nothing is written before all names and sizes were checked.
   Stats load_into(std::span<const Target> targets, const LoadOptions& options = {}) const;
 
-  TensorStream stream(const LoadOptions& options = {}) const;
+  // Of the tensors that `rows` names only these rows, without reading the others, and not with LoadOptions::verify:
+  // checksums are of whole tensors.
+  TensorStream stream(const LoadOptions& options = {}, const RowRanges& rows = {}) const;
 
   // Reads one tensor's part: `slices` has one entry per leading dimension (missing ones are whole). Only the bytes of
   // the slice are read, near ones together. Its shape is the slices' lengths.

@@ -109,11 +109,14 @@ nb::tuple load_slice(const Reader& reader, std::string_view name,
   return nb::make_tuple(exported.memories, exported.rows);
 }
 
-StreamHandle open_stream(const Reader& reader, const Names& names, const LoadOptions& given) {
+StreamHandle open_stream(const Reader& reader, const Names& names, const LoadOptions& given,
+                         const std::map<std::string, std::pair<std::int64_t, std::int64_t>>& rows) {
   LoadOptions options = given;
   options.select = select_names(names);
+  RowRanges ranges;
+  for (const auto& [name, range] : rows) ranges[name] = {range.first, range.second};
   GilRelease release;
-  return StreamHandle(reader.stream(options));
+  return StreamHandle(reader.stream(options, ranges));
 }
 
 std::optional<nb::tuple> next_tensor(StreamHandle& handle) {
@@ -143,6 +146,8 @@ std::function<bool(const TensorInfo&)> select_names(const std::optional<std::vec
 
 void bind_reader(nb::module_& module) {
   nb::class_<StreamHandle>(module, "TensorStream", "Tensors in the order they lie in the files, as their bytes land.")
+      .def(
+          "start", [](StreamHandle& handle) { handle.get().start(); }, nb::call_guard<GilRelease>())
       .def("next", &next_tensor, nb::sig("def next(self) -> tuple[" PENSTOCK_LOADED "] | None"))
       .def(
           "stats", [](StreamHandle& handle) { return fields_dict(handle.get().stats()); },
@@ -184,7 +189,10 @@ void bind_reader(nb::module_& module) {
            nb::sig("def load_slice(self, name: str, ranges: collections.abc.Sequence[tuple[int, int]], options: "
                    "LoadOptions) -> "
                    "tuple[" PENSTOCK_LOADED "]"))
-      .def("stream", &open_stream, nb::arg("names").none(), nb::arg("options"));
+      .def("stream", &open_stream, nb::arg("names").none(), nb::arg("options"),
+           nb::arg("rows") = std::map<std::string, std::pair<std::int64_t, std::int64_t>>{},
+           nb::sig("def stream(self, names: collections.abc.Sequence[str] | None, options: LoadOptions, rows: "
+                   "dict[str, tuple[int, int]] = {}) -> TensorStream"));
 
   module.def("flashpack_footer", &flashpack_footer, nb::arg("path"), nb::call_guard<GilRelease>(),
              nb::sig("def flashpack_footer(path: str | os.PathLike[str]) -> str"),

@@ -325,6 +325,56 @@ TEST_F(ReaderTest, a_stream_yields_everything_in_order_within_its_budget) {
   }
 }
 
+TEST_F(ReaderTest, a_stream_of_rows_reads_these_and_nothing_else) {
+  const RowRanges rows{{"big", {1000, 3001}}, {"middle", {7, 7}}, {"small.9", {0, 10}}};
+  for (const CachePolicy cache : {CachePolicy::kDirect, CachePolicy::kBuffered, CachePolicy::kMap}) {
+    LoadOptions options;
+    options.cache = cache;
+    options.select = [](const TensorInfo& tensor) { return tensor.name != "scalar"; };
+    TensorStream stream = Reader(path_).stream(options, rows);
+    stream.start();
+    std::uint64_t nbytes = 0;
+    while (auto tensor = stream.next()) {
+      std::span<const std::byte> expected = model_.tensors.at(tensor->name);
+      if (const auto found = rows.find(tensor->name); found != rows.end()) {
+        const Slice& range = found->second;
+        expected = expected.subspan(range.begin * 2, (range.end - range.begin) * 2);
+        EXPECT_EQ(tensor->shape, (Shape{range.end - range.begin}));
+      }
+      EXPECT_TRUE(std::equal(expected.begin(), expected.end(), tensor->bytes.begin(), tensor->bytes.end()));
+      nbytes += expected.size();
+    }
+    EXPECT_EQ(stream.stats().bytes, nbytes);
+    EXPECT_EQ(nbytes, 2001 * 2 + 100 * 101u);
+  }
+}
+
+TEST_F(ReaderTest, rows_that_there_are_not_are_refused) {
+  const Reader reader(path_);
+  const auto refusal = [&](const std::string& name, Slice range) {
+    return std::string(error_of([&] { reader.stream({}, {{name, range}}); }).what());
+  };
+  EXPECT_THAT(refusal("small.9", {0, 11}), HasSubstr("tensor \"small.9\": rows 0:11 are not within 0:10"));
+  EXPECT_THAT(refusal("small.9", {-1, 2}), HasSubstr("rows -1:2 are not within 0:10"));
+  EXPECT_THAT(refusal("small.9", {3, 2}), HasSubstr("rows 3:2 are not within 0:10"));
+  EXPECT_THAT(refusal("scalar", {0, 1}), HasSubstr("is a scalar and has no rows"));
+  EXPECT_THAT(refusal("absent", {0, 1}), HasSubstr("absent"));
+  LoadOptions verified;
+  verified.verify = true;
+  EXPECT_THAT(error_of([&] { reader.stream(verified, {{"big", {0, 1}}}); }).what(), HasSubstr("can't be verified"));
+}
+
+TEST_F(ReaderTest, what_goes_wrong_when_a_stream_starts_is_told_by_next) {
+  const Reader reader(path_);
+  ASSERT_EQ(::truncate(path_.c_str(), 4 * kMiB), 0);
+  TensorStream stream = reader.stream();
+  stream.start();
+  EXPECT_EQ(error_of([&] {
+              while (stream.next()) continue;
+            }).kind(),
+            ErrorKind::kChanged);
+}
+
 TEST_F(ReaderTest, a_stream_may_be_dropped_half_way) {
   const std::size_t before = testing::open_descriptors();
   {

@@ -5,6 +5,7 @@
 
 #include "api/load/map.h"
 #include "api/load/reading.h"
+#include "api/load/rows.h"
 #include "api/load/views.h"
 #include "base/error.h"
 
@@ -55,12 +56,16 @@ std::deque<Portion> cut(const Selection& selection, std::uint64_t limit, const S
 }  // namespace
 
 struct TensorStream::State {
-  State(std::shared_ptr<const Reader::State> reader_state, const LoadOptions& load_options)
+  State(std::shared_ptr<const Reader::State> reader_state, const LoadOptions& load_options, const RowRanges& rows)
       : reader(std::move(reader_state)),
         options(load_options),
         pool(host_pool(load_options.pool)),
         request(read_request(load_options)) {
-    const Selection selection = select_tensors(*reader, options.select);
+    Selection selection = select_tensors(*reader, options.select);
+    if (!rows.empty()) {
+      if (options.verify) throw_argument("rows can't be verified: checksums are of whole tensors");
+      narrowed = narrow(*reader, rows, selection);
+    }
     facts = gather_facts(*reader, selection, request);
     mapping = decide_mapping(request, facts);
     total = selection.nbytes;
@@ -210,6 +215,7 @@ struct TensorStream::State {
   const LoadOptions options;
   const std::shared_ptr<HostPool> pool;
   const ReadRequest request;
+  std::deque<TensorInfo> narrowed;           // what is wanted of tensors that are not wanted whole
   std::vector<FileFacts> facts;              // of each file of the selection
   std::optional<StoredChecksums> checksums;  // when they are checked
   MapDecision mapping;
@@ -232,6 +238,14 @@ TensorStream::TensorStream(std::unique_ptr<State> state) : state_(std::move(stat
 TensorStream::TensorStream(TensorStream&&) noexcept = default;
 TensorStream& TensorStream::operator=(TensorStream&&) noexcept = default;
 TensorStream::~TensorStream() = default;
+
+void TensorStream::start() noexcept {
+  try {
+    state_->read_ahead();
+  } catch (...) {
+    state_->fail(std::current_exception());
+  }
+}
 
 std::optional<Tensor> TensorStream::next() {
   bool timed_out = true;
@@ -279,8 +293,8 @@ const Stats& TensorStream::stats() const {
   return state_->stats;
 }
 
-TensorStream Reader::stream(const LoadOptions& options) const {
-  return TensorStream(std::make_unique<TensorStream::State>(state_, options));
+TensorStream Reader::stream(const LoadOptions& options, const RowRanges& rows) const {
+  return TensorStream(std::make_unique<TensorStream::State>(state_, options, rows));
 }
 
 }  // namespace penstock
