@@ -28,6 +28,7 @@ from ._save import save, save_async
 from ._select import TensorInfo
 from .errors import (
     ArgumentError,
+    ArgumentTypeError,
     BusyError,
     CancelledError,
     ChangedError,
@@ -64,6 +65,7 @@ __version__ = _version()
 __all__ = [
     "Advice",
     "ArgumentError",
+    "ArgumentTypeError",
     "BusyError",
     "CancelledError",
     "ChangedError",

@@ -118,6 +118,11 @@ def from_any(value: Any) -> Any:
         raise UnsupportedError(f"NumPy can't take this {type(value).__name__}: {problem}") from problem
 
 
+def from_buffer(value: Any, dtype: str) -> Any:
+    """The bytes of an array of another library, which NumPy may not know the type of, as an array of `dtype`."""
+    return np.asarray(value).view(DTYPES[dtype])
+
+
 def place(name: str, value: Any) -> Place | None:
     """An array that can be loaded into; None when the value is none."""
     if not isinstance(value, np.ndarray):

@@ -12,6 +12,7 @@ from pickle import UnpicklingError
 
 __all__ = [
     "ArgumentError",
+    "ArgumentTypeError",
     "BusyError",
     "CancelledError",
     "ChangedError",
@@ -74,6 +75,10 @@ class ArgumentError(Error, ValueError):
     """The caller asked for something that makes no sense."""
 
 
+class ArgumentTypeError(ArgumentError, TypeError):
+    """penstock.safetensors: an argument of the wrong type, such as a name that is not a string."""
+
+
 class ChangedError(Error, OSError):
     """A file changed or shrank while it was read."""
 
@@ -118,7 +123,7 @@ class DistributedError(Error):
     """Another rank failed, died or did not answer, or has another file."""
 
 
-class LibraryError(Error, ImportError):
+class LibraryError(Error, ModuleNotFoundError):
     """A library is missing, or has not the public name that is needed."""
 
 

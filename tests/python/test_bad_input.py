@@ -327,6 +327,7 @@ def test_errors_can_be_pickled() -> None:
 def test_every_error_is_a_penstock_error_and_a_builtin() -> None:
     expected = {
         "ArgumentError": ValueError,
+        "ArgumentTypeError": TypeError,
         "BusyError": RuntimeError,
         "CancelledError": RuntimeError,
         "ChangedError": OSError,

@@ -153,7 +153,7 @@ def test_a_closed_file_and_an_unknown_name_are_errors(file: Path) -> None:
     with penstock.safetensors.safe_open(file, "pt") as opened:
         kept = opened.get_tensor("steps")
         for get in (opened.get_tensor, opened.get_slice):
-            with pytest.raises(penstock.safetensors.SafetensorError, match="no tensor is called 'absent'"):
+            with pytest.raises(penstock.safetensors.SafetensorError, match="does not contain tensor absent"):
                 get("absent")
     assert kept.item() == 12345
     for use in (opened.keys, opened.get_tensors, lambda: opened.get_tensor("steps")):
@@ -201,7 +201,8 @@ def test_models_go_both_ways(tmp_path: Path) -> None:
 def test_a_model_that_does_not_fit_is_told_as_the_reference_does(path: Path) -> None:
     safetensors.torch.save_file({"a.weight": torch.zeros(3, 3), "zz": torch.zeros(1)}, path)
     with pytest.raises(
-        penstock.safetensors.SafetensorError, match=r"missing: \['c.bias', 'c.weight'\]; not expected: \['zz'\]"
+        penstock.safetensors.SafetensorError,
+        match=r'Missing key\(s\) in state_dict: "c.bias", "c.weight"; Unexpected key\(s\) in state_dict: "zz"$',
     ):
         penstock.safetensors.load_model(Tied(), path)
     ours = penstock.safetensors.load_model(Tied(), path, strict=False)

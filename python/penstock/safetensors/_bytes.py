@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from .._load import load
 from .._save import save
-from ..errors import ArgumentError, NoSpaceError
+from ..errors import ArgumentTypeError, NoSpaceError
 from ._reference import called
 
 _MEMORY_DIRECTORY = "/dev/shm"
@@ -19,15 +20,22 @@ _NAME = "<bytes>"
 
 def load_bytes(data: bytes, framework: str) -> dict[str, Any]:
     """The tensors of a file that is in memory."""
+    with file_of_bytes(data) as path:
+        return load(path, framework=framework, cache="buffered")
+
+
+@contextmanager
+def file_of_bytes(data: bytes) -> Iterator[str]:
+    """A file that holds these bytes, for as long as it is needed."""
     if not isinstance(data, (bytes, bytearray, memoryview)):
-        raise ArgumentError(f"expected bytes, not {type(data).__name__}")
+        raise ArgumentTypeError(f"expected bytes, not {type(data).__name__}")
     descriptor = os.memfd_create("safetensors", os.MFD_CLOEXEC)
     path = f"/proc/self/fd/{descriptor}"
     try:
         with os.fdopen(descriptor, "wb", closefd=False) as file:
             file.write(data)
         with called(path, _NAME):
-            return load(path, framework=framework, cache="buffered")
+            yield path
     finally:
         os.close(descriptor)
 

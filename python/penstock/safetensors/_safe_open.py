@@ -2,33 +2,50 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import os
+import weakref
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .._frameworks import get_framework
 from .._load import is_cpu
 from .._reader import LazyTensor, Reader
 from .._reader import open as open_reader
-from ..errors import ArgumentError, Error, TensorIndexError, UnsupportedError
-from ._reference import cache_for
+from ..errors import ArgumentError, ArgumentTypeError, Error, TensorIndexError, UnknownTensorError, UnsupportedError
+from ._libraries import find_framework
+from ._prefetch import Plan, PrefetchLoader, parse_plan
+from ._reference import cache_for, called, one_path
 
 if TYPE_CHECKING:
-    import os
     from pathlib import Path
     from types import TracebackType
+    from typing import IO
+
+
+class TensorMeta(NamedTuple):
+    """What a file's header says of a tensor. `data_offsets` count from the first byte behind the header."""
+
+    dtype: str
+    shape: list[int]
+    data_offsets: tuple[int, int]
 
 
 class safe_open:  # noqa: N801
     """Opens a file: ``with safe_open("model.safetensors", framework="pt") as f: f.get_tensor("wte")``.
 
-    framework: "pt" (or "torch", "pytorch") or "np" (or "numpy"). device: where get_tensor and get_slice put what they read.
+    framework: "pt" (or "torch", "pytorch"), "np" (or "numpy"), "flax" (or "jax"), "tf" (or "tensorflow"), "paddle" or
+        "mlx".
+    device: where tensors are put; other than the CPU needs torch.
+    backend: "mmap", or "pread", which maps nothing.
     """
 
     def __init__(
         self, filename: str | os.PathLike[str], framework: str, device: str | int = "cpu", *, backend: str = "mmap"
     ) -> None:
-        self._framework = get_framework(framework)
-        self._device = None if is_cpu(device) else self._framework.device(device)
-        self._opened: Reader | None = open_reader(filename, framework, cache=cache_for(backend))
+        own, self._library = find_framework(framework)
+        self._framework = get_framework(own)
+        self._device = self._device_of(device)
+        self._opened: Reader | None = open_reader(one_path(filename), own, cache=cache_for(backend))
 
     @property
     def _reader(self) -> Reader:
@@ -50,16 +67,42 @@ class safe_open:  # noqa: N801
 
     def get_tensor(self, name: str) -> Any:
         """One tensor, whole."""
-        return self._place(self._reader[name].load())
+        return self._place(name, self._find(name).load())
 
     def get_tensors(self) -> dict[str, Any]:
         """Every tensor."""
+        self._framework.require(self._reader.core.infos)
         tensors, _ = self._reader.core.load(None, self._reader.options(), None, self._framework.build)
-        return {name: self._place(tensor) for name, tensor in tensors.items()}
+        return {name: self._place(name, tensor) for name, tensor in tensors.items()}
 
     def get_slice(self, name: str) -> PySafeSlice:
         """One tensor that is read when it is indexed."""
-        return PySafeSlice(self, self._reader[name])
+        return PySafeSlice(self, self._find(name))
+
+    def get_tensor_meta(self, name: str) -> TensorMeta:
+        """What the header says of a tensor; no data is read."""
+        tensor = self._find(name)
+        begin = tensor.offset - self._data_begins[tensor.file]
+        return TensorMeta(tensor.dtype, list(tensor.shape), (begin, begin + tensor.nbytes))
+
+    def prefetch(
+        self, plan: Plan | None = None, *, device: str | int | None = None, threads: int = 8
+    ) -> PrefetchLoader:
+        """Begins to read tensors in the background; the `PrefetchLoader` hands each out once.
+
+        plan: which tensors, by name: None for all of one, or a slice of its first dimension with step 1, whose bounds
+            must be rows that there are. By default every tensor.
+        device: where they are put, by default where the file was opened for.
+        threads: at most so many read and copy, and never more than there are processors.
+        """
+        reader = self._reader
+        if not isinstance(threads, int) or threads < 1:
+            raise ArgumentError(f"threads must be a number from 1 on, not {threads!r}")
+        target = self._device if device is None else self._device_of(device)
+        wanted = parse_plan(plan, reader, str(reader.files[0].path))
+        names = {each.name for each in wanted}
+        self._framework.require(lambda: [info for info in reader.core.infos() if info[0] in names])
+        return PrefetchLoader(reader, self._framework, partial(self._place_on, target), wanted, threads)
 
     def __enter__(self) -> safe_open:
         return self
@@ -67,10 +110,52 @@ class safe_open:  # noqa: N801
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._opened = None  # slices that were given out go on reading
+        self._opened = None  # slices and loaders that were given out go on reading
 
-    def _place(self, tensor: Any) -> Any:
-        return tensor if self._device is None else self._framework.move(tensor, self._device)
+    def _find(self, name: str) -> LazyTensor:
+        if not isinstance(name, str):
+            raise ArgumentTypeError(f"tensor names are strings, not {type(name).__name__}")
+        reader = self._reader
+        try:
+            return reader[name]
+        except UnknownTensorError:
+            raise UnknownTensorError(f"{reader.files[0].path}: the file does not contain tensor {name}") from None
+
+    @cached_property
+    def _data_begins(self) -> dict[int, int]:
+        """Where the data of each file begins: with the first tensor, for a file has no gaps."""
+        begins: dict[int, int] = {}
+        for info in self._reader.core.infos():
+            begins.setdefault(info[3], info[4])
+        return begins
+
+    def _device_of(self, device: Any) -> Any:
+        if is_cpu(device):
+            return None
+        if self._library is not None:
+            raise ArgumentError(f"arrays of {self._library.name} are made on its own default device, not on {device}")
+        return self._framework.device(device)
+
+    def _place(self, name: str, tensor: Any) -> Any:
+        return self._place_on(self._device, name, tensor)
+
+    def _place_on(self, device: Any, name: str, tensor: Any) -> Any:
+        if self._library is not None:
+            return self._library.from_numpy(name, tensor)
+        return tensor if device is None else self._framework.move(tensor, device)
+
+
+class _safe_open_handle(safe_open):  # noqa: N801
+    """`safe_open` for a file that is open already."""
+
+    def __init__(self, f: IO[Any], framework: str, device: str | int = "cpu", *, backend: str = "mmap") -> None:
+        if not hasattr(f, "fileno"):
+            raise ArgumentTypeError(f"expected an open file, not {type(f).__name__}")
+        descriptor = os.dup(f.fileno())  # the caller may close the other
+        weakref.finalize(self, os.close, descriptor)
+        path = f"/proc/self/fd/{descriptor}"
+        with called(path, str(getattr(f, "name", "<file>"))):
+            super().__init__(path, framework, device, backend=backend)
 
 
 class PySafeSlice:
@@ -90,7 +175,7 @@ class PySafeSlice:
 
     def __getitem__(self, index: Any) -> Any:
         try:
-            return self._file._place(self._tensor[index])
+            return self._file._place(self._tensor.name, self._tensor[index])
         except (TensorIndexError, UnsupportedError) as problem:
             if not _is_advanced(index):
                 raise
@@ -99,7 +184,7 @@ class PySafeSlice:
     def _whole(self, index: Any, problem: Error) -> Any:
         """Lists, masks and tensors of positions: the framework's own indexing knows what they mean."""
         try:
-            return self._file._place(self._tensor.load())[index]
+            return self._file._place(self._tensor.name, self._tensor.load())[index]
         except (IndexError, TypeError) as error:
             raise TensorIndexError(f"{self._tensor.name}: {error}") from problem
 

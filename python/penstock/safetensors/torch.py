@@ -1,15 +1,24 @@
-"""Stands in for safetensors.torch. Beyond it, tensors that are not contiguous are saved, and saves are durable."""
+"""Stands in for safetensors.torch. Beyond it, saves are atomic and durable."""
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
-from typing import TYPE_CHECKING
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from .._load import load as _load
 from .._save import save as _save
-from ..errors import ArgumentError, ModelError
+from ..errors import ArgumentError, LayoutError, ModelError
 from ._bytes import load_bytes, save_bytes
-from ._reference import as_reference, cache_for
+from ._reference import as_reference, cache_for, checked_tensors, one_path
+from ._safe_open import safe_open
+from ._serialize import TensorSpec, deserialize, serialize, serialize_file
+from ._sharing import end_ptr as _end_ptr
+from ._sharing import find_shared_tensors as _find_shared_tensors
+from ._sharing import is_complete as _is_complete
+from ._sharing import remove_duplicate_names as _remove_duplicate_names
+from ._sharing import storage_ptr, storage_size
+from ._sharing import without_aliases as _without_aliases
 
 if TYPE_CHECKING:
     import os
@@ -17,28 +26,47 @@ if TYPE_CHECKING:
     from torch import Tensor
     from torch.nn import Module
 
-__all__ = ["load", "load_file", "load_model", "save", "save_file", "save_model"]
+# Those with an underscore are private there too, and used all the same. The names of the package are here too.
+__all__ = [
+    "TensorSpec",
+    "_end_ptr",
+    "_find_shared_tensors",
+    "_is_complete",
+    "_remove_duplicate_names",
+    "deserialize",
+    "load",
+    "load_file",
+    "load_model",
+    "safe_open",
+    "save",
+    "save_file",
+    "save_model",
+    "serialize",
+    "serialize_file",
+    "storage_ptr",
+    "storage_size",
+]
 
 
 def save_file(
     tensors: Mapping[str, Tensor], filename: str | os.PathLike[str], metadata: dict[str, str] | None = None
 ) -> None:
-    """Saves tensors to a file. Tensors that share memory are refused."""
-    with as_reference():
-        _save(tensors, filename, format="safetensors", metadata=metadata)
+    """Saves tensors to a file. Tensors that share memory, or are not contiguous, are refused."""
+    _write(_contiguous(checked_tensors(tensors, metadata)), filename, metadata)
 
 
 def save(tensors: Mapping[str, Tensor], metadata: dict[str, str] | None = None) -> bytes:
     """What `save_file` would write."""
+    checked = _contiguous(checked_tensors(tensors, metadata))
     with as_reference():
-        return save_bytes(tensors, metadata)
+        return save_bytes(checked, metadata)
 
 
 def load_file(
     filename: str | os.PathLike[str], device: str | int = "cpu", *, backend: str = "mmap"
 ) -> dict[str, Tensor]:
     """Loads a file onto a device."""
-    return _load(filename, device, framework="torch", cache=cache_for(backend))
+    return _load(one_path(filename), device, framework="torch", cache=cache_for(backend))
 
 
 def load(data: bytes) -> dict[str, Tensor]:
@@ -50,12 +78,12 @@ def save_model(
     model: Module, filename: str, metadata: dict[str, str] | None = None, force_contiguous: bool = True
 ) -> None:
     """Saves a module's state. Of tensors that share memory one is stored; the metadata notes the others' names."""
-    state = model.state_dict()
+    state = checked_tensors(model.state_dict(), metadata)
     kept, aliases = _without_aliases(state)
-    loose = [name for name in kept if not state[name].is_contiguous()]
-    if loose and not force_contiguous:
-        raise ArgumentError(f"{loose[0]} is not contiguous; force_contiguous=True saves it all the same")
-    save_file({name: state[name] for name in kept}, filename, {**aliases, **(metadata or {})})
+    stored = {name: state[name] for name in kept}
+    if not force_contiguous:
+        _contiguous(stored, "use save_model(..., force_contiguous=True)")
+    _write(_with_data(stored), filename, {**aliases, **(metadata or {})})
 
 
 def load_model(
@@ -81,58 +109,36 @@ def load_model(
     unexpected += [name for name in aliases if name not in missing]
     missing -= aliases.keys()
     if strict and (missing or unexpected):
-        raise ModelError(f"{filename}: missing: {sorted(missing)}; not expected: {sorted(unexpected)}")
+        raise ModelError(f"{filename}: {_misfit(missing, unexpected)}")
     return missing, unexpected
 
 
-def _without_aliases(state: Mapping[str, Tensor], preferred: Container[str] = ()) -> tuple[list[str], dict[str, str]]:
-    """The names to store, and for each other name the stored one whose memory holds it."""
-    by_storage: dict[tuple[object, int], list[str]] = {}
-    for name, tensor in state.items():
-        storage = tensor.untyped_storage()
-        key = (tensor.device, storage.data_ptr()) if storage.nbytes() and not tensor.is_meta else (name, 0)
-        by_storage.setdefault(key, []).append(name)
-    kept: list[str] = []
-    aliases: dict[str, str] = {}
-    for names in by_storage.values():
-        for group in _overlapping(names, state):
-            keeper = _widest(group, state, preferred)
-            kept.append(keeper)
-            aliases.update((name, keeper) for name in group if name != keeper)
-    return kept, aliases
+def _write(tensors: Mapping[str, Any], filename: str | os.PathLike[str], metadata: dict[str, str] | None) -> None:
+    with as_reference():
+        _save(tensors, one_path(filename), format="safetensors", metadata=metadata)
 
 
-def _span(tensor: Tensor) -> tuple[int, int]:
-    """The bytes that a tensor touches, first and one past the last."""
-    if tensor.numel() == 0:
-        return tensor.data_ptr(), tensor.data_ptr()
-    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    return tensor.data_ptr(), tensor.data_ptr() + (last + 1) * tensor.element_size()
+def _contiguous(tensors: Mapping[str, Any], advice: str = "call contiguous() on it") -> Mapping[str, Any]:
+    """The tensors; refused when the elements of one are not in a row."""
+    torch = sys.modules.get("torch")  # whoever has a tensor has imported it
+    for name, tensor in _with_data(tensors).items():
+        if torch is None or not isinstance(tensor, torch.Tensor) or tensor.layout is not torch.strided:
+            continue
+        if not tensor.is_contiguous():
+            raise ArgumentError(f"{name} is a non contiguous tensor, which is not saved as it is: {advice}")
+    return tensors
 
 
-def _overlapping(names: list[str], state: Mapping[str, Tensor]) -> list[list[str]]:
-    """Names of one storage, grouped by whether their memory overlaps."""
-    groups: list[list[str]] = []
-    end = -1
-    for name in sorted(names, key=lambda name: (_span(state[name]), name)):
-        begin, name_end = _span(state[name])
-        if groups and begin < end:
-            groups[-1].append(name)
-        else:
-            groups.append([name])
-        end = max(end, name_end)
-    return groups
+def _with_data(tensors: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The tensors; refused, in the words that torch has for it, when one is on the meta device."""
+    for name, tensor in tensors.items():
+        if getattr(tensor, "is_meta", False):
+            raise LayoutError(f"{name}: Cannot copy out of meta tensor; no data!")
+    return tensors
 
 
-def _widest(names: list[str], state: Mapping[str, Tensor], preferred: Container[str]) -> str:
-    """The name to store: the first, in order, of those whose memory covers all the others', a preferred one if any."""
-    begin = min(_span(state[name])[0] for name in names)
-    end = max(_span(state[name])[1] for name in names)
-    whole = [
-        name
-        for name in sorted(names)
-        if _span(state[name]) == (begin, end) and state[name].numel() * state[name].element_size() == end - begin
-    ]
-    if not whole:
-        raise ModelError(f"{', '.join(sorted(names))} share memory, and none of them holds it all")
-    return next((name for name in whole if name in preferred), whole[0])
+def _misfit(missing: set[str], unexpected: list[str]) -> str:
+    """In the words of torch's load_state_dict, in one line."""
+    problems = {"Missing": sorted(missing), "Unexpected": sorted(unexpected)}
+    quoted = {kind: ", ".join(f'"{name}"' for name in names) for kind, names in problems.items() if names}
+    return "; ".join(f"{kind} key(s) in state_dict: {names}" for kind, names in quoted.items())
