@@ -21,20 +21,18 @@ namespace penstock::cli {
 namespace {
 
 constexpr const char* kFooter =
-    "Examples\n"
-    "  penstock bench                        a model of 1 GiB in this directory, removed afterwards\n"
-    "  penstock bench --dir /data --size 4GiB --rounds 5\n"
-    "  penstock bench model.safetensors      your own file; saves go to a temporary directory beside it\n"
-    "  penstock bench model/                 your own shards, in any format\n"
-    "  penstock bench --format torch         a PyTorch checkpoint instead of safetensors\n"
-    "  penstock bench --dir /data --settings is another block size, depth or number of threads faster there?\n"
+    "penstock bench # a model of 1 GiB in this directory, removed afterwards\n"
+    "penstock bench --dir /data --size 4GiB --rounds 5\n"
+    "penstock bench model.safetensors # your own file; saves go to a temporary directory beside it\n"
+    "penstock bench model/ # your own shards, in any format\n"
+    "penstock bench --format torch # a PyTorch checkpoint instead of safetensors\n"
+    "penstock bench --dir /data --settings # is another block size, depth or number of threads faster there?\n"
     "\n"
     "The drive's read and write rates are direct transfers that move the bytes and do nothing else. 1.00x is as fast "
     "as that.\n"
-    "A cold load starts with nothing of the file in the page cache, a warm one with all of it. Every page of what was\n"
+    "A cold load starts with nothing of the file in the page cache, a warm one with all of it. Every page of what was "
     "loaded is touched, and a save ends when the drive has it all; both count. Figures are medians of the rounds, of "
-    "which\n"
-    "none is begun that would take it past a minute.";
+    "which none is begun that would take it past a minute.";
 
 constexpr unsigned kRounds = 3;
 constexpr double kPatienceSeconds = 60;

@@ -6,6 +6,8 @@
 
 #include <algorithm>
 
+#include "command.h"
+#include "nearest.h"
 #include "units.h"
 
 namespace penstock::cli {
@@ -41,6 +43,27 @@ bool matches_any(const std::vector<std::string>& globs, const std::string& name)
   return globs.empty() || std::any_of(globs.begin(), globs.end(), [&](const std::string& glob) {
            return fnmatch(glob.c_str(), name.c_str(), 0) == 0;
          });
+}
+
+void check_selection(const Reader& reader, const std::vector<std::string>& globs, const std::string& source) {
+  const auto tensors = reader.tensors();
+  for (const std::string& glob : globs) {
+    const bool matches = std::any_of(tensors.begin(), tensors.end(),
+                                     [&glob](const TensorInfo& tensor) { return matches_any({glob}, tensor.name); });
+    if (matches) continue;
+    std::vector<std::string> names;
+    for (const TensorInfo& tensor : tensors) names.push_back(tensor.name);
+    const std::vector<std::string> nearest = nearest_names(glob, names, 3);
+    throw Failure(fmt::format(
+        "{}: no tensor matches --select '{}'; {}", source, glob,
+        nearest.empty() ? "there are none" : fmt::format("the nearest are '{}'", fmt::join(nearest, "', '"))));
+  }
+}
+
+void add_select_option(CLI::App& command, std::vector<std::string>& globs) {
+  command.add_option("--select,--filter", globs, "Only tensors whose name matches (may be repeated)")
+      ->type_name("GLOB")
+      ->allow_extra_args(false);
 }
 
 std::string format_path(const Stats& stats) {

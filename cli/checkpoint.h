@@ -1,6 +1,7 @@
 // Small things that several commands say about a checkpoint.
 #pragma once
 
+#include <CLI/CLI.hpp>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -29,6 +30,13 @@ std::string format_kind(const Reader& reader);
 
 // True when there are no patterns or one of them matches the whole name; * matches dots too.
 bool matches_any(const std::vector<std::string>& globs, const std::string& name);
+
+// Each pattern of --select has to match a tensor: nothing would be a surprise, most likely the pattern is wrong. Throws
+// Failure with the names that are nearest; `source` is how the message calls the checkpoint.
+void check_selection(const Reader& reader, const std::vector<std::string>& globs, const std::string& source);
+
+// Adds --select, and the name that it had.
+void add_select_option(CLI::App& command, std::vector<std::string>& globs);
 
 // "direct, staged, uring 2 MiB x 8": how a load or save went about it.
 std::string format_path(const Stats& stats);

@@ -50,6 +50,9 @@ void add_convert(CLI::App& app, Action& action);
 void add_verify(CLI::App& app, Action& action);
 void add_bench(CLI::App& app, Action& action);
 void add_doctor(CLI::App& app, Action& action);
+// These describe `app`, all of it, when they run.
+void add_completion(CLI::App& app, Action& action);
+void add_man(CLI::App& app, Action& action);
 
 // An option that takes a size such as 5GB or 64MiB.
 CLI::Option* add_size_option(CLI::App& app, const std::string& names, std::uint64_t& nbytes, const std::string& help);

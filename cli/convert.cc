@@ -9,6 +9,7 @@
 #include "command.h"
 #include "fields_json.h"
 #include "interrupt.h"
+#include "manual.h"
 #include "penstock/error.h"
 #include "text.h"
 #include "units.h"
@@ -17,15 +18,16 @@ namespace penstock::cli {
 namespace {
 
 constexpr const char* kFooter =
-    "Examples\n"
-    "  penstock convert model/ model.safetensors                        join shards\n"
-    "  penstock convert model.safetensors model.flashpack               to FlashPack; the other way round works too\n"
-    "  penstock convert model.safetensors out/model.safetensors --max-shard-size 5GB\n"
-    "  penstock convert a.safetensors b.safetensors --dtype bf16        floating tensors become BF16\n"
-    "  penstock convert a.safetensors b.safetensors --select 'decoder.*' --select '*.bias'\n"
-    "  penstock convert checkpoint/model.pt-*.8 model.pt                join what FastPersist's writers left\n"
+    "penstock convert model/ model.safetensors # join shards\n"
+    "penstock convert a.safetensors b.flashpack # to FlashPack, or from it\n"
+    "penstock convert a.safetensors b.pt # to a file that torch.load reads\n"
+    "penstock convert a.safetensors out/b.safetensors --max-shard-size 5GB\n"
+    "penstock convert a.safetensors b.safetensors --dtype bf16 # floating tensors become BF16\n"
+    "penstock convert a.safetensors b.safetensors --select 'decoder.*'\n"
+    "penstock convert checkpoint/model.pt-*.8 model.pt # join what FastPersist's writers left\n"
     "\n"
-    "DST appears whole or not at all. SRC is never changed. 5GB are 5 * 1000^3 bytes, 5G and 5GiB 5 * 1024^3.";
+    "DST appears whole or not at all. SRC is never changed. What DST's format can't hold is left out and told.\n"
+    "5GB are 5 * 1000^3 bytes, 5G and 5GiB 5 * 1024^3.";
 
 struct Options {
   std::vector<std::string> sources;
@@ -57,16 +59,6 @@ std::vector<std::filesystem::path> source_paths(const Options& options) {
 std::string source_text(const Options& options) {
   const std::size_t others = options.sources.size() - 1;
   return options.sources.front() + (others == 0 ? "" : " and " + format_count_of(others, "other file"));
-}
-
-// An empty result would be a surprise: most likely the pattern is wrong.
-void check_selection(const Reader& source, const Options& options) {
-  const auto tensors = source.tensors();
-  for (const std::string& glob : options.selected) {
-    const bool matches = std::any_of(tensors.begin(), tensors.end(),
-                                     [&](const TensorInfo& tensor) { return matches_any({glob}, tensor.name); });
-    if (!matches) throw Failure(source_text(options) + ": no tensor matches --select '" + glob + "'");
-  }
 }
 
 ConvertOptions library_options(const Options& options, ProgressBar& bar) {
@@ -126,7 +118,9 @@ int run(Console& console, const Options& options) {
   std::error_code ignored;
   const bool is_directory = std::filesystem::is_directory(options.target, ignored);
   if (is_directory) throw Failure(options.target + ": is a directory; name a file in it");
-  if (!options.selected.empty()) check_selection(Reader{source_paths(options)}, options);
+  if (!options.selected.empty()) {
+    check_selection(Reader{source_paths(options)}, options.selected, source_text(options));
+  }
   const StoppableWork work;
   ProgressBar bar("converting", console.error_terminal, console.progress_mode());
   const ConvertStats stats = convert_or_hint(options, bar);
@@ -155,8 +149,7 @@ void add_paths(CLI::App& command, Options& options) {
   command
       .add_option_function<std::vector<std::string>>(
           "SRC", split,
-          "A file, a directory of shards, an index.json, or several files: fragments of\n"
-          "FastPersist are joined")
+          "A file, a directory of shards, an index.json, or several files: fragments of FastPersist are joined")
       ->required();
   *destination =
       command.add_option("DST", options.target, "The file to make; with --max-shard-size, shards are named after it")
@@ -174,16 +167,16 @@ void add_convert(CLI::App& app, Action& action) {
       ->add_option_function<std::string>(
           "--dtype", [options](const std::string& text) { options->dtype = dtype_from(text); },
           "Convert floating tensors to this: F32, BF16, float16, F8_E4M3 ...")
-      ->type_name("DTYPE");
-  command->add_option("--select", options->selected, "Only tensors whose name matches (may be repeated)")
-      ->type_name("GLOB")
-      ->allow_extra_args(false);
+      ->type_name("DTYPE")
+      ->check(suggests({"F32", "BF16", "F16", "F64", "F8_E4M3", "F8_E5M2"}));
+  add_select_option(*command, options->selected);
   add_size_option(*command, "--max-shard-size", options->max_shard_size,
                   "Split into shards of at most this size, with an index");
   command
       ->add_option("--format", options->format,
                    "Format of DST: safetensors, flashpack, torch or torch-legacy; else by its suffix")
-      ->type_name("FORMAT");
+      ->type_name("FORMAT")
+      ->check(suggests({"safetensors", "flashpack", "torch", "torch-legacy"}));
   add_flashpack_options(*command, options->flashpack);
   command->add_flag("--checksums", options->checksums, "Store a CRC-32C of every tensor, for verify");
   command->add_flag("-f,--force", options->force, "Replace DST if it exists");

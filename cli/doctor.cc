@@ -17,14 +17,12 @@ namespace penstock::cli {
 namespace {
 
 constexpr const char* kFooter =
-    "Examples\n"
-    "  penstock doctor model.safetensors\n"
-    "  penstock doctor model/                          all shards of a directory\n"
-    "  penstock doctor model/ --json | jq '.advice[].remedy'\n"
+    "penstock doctor model.safetensors\n"
+    "penstock doctor model/ # all shards of a directory\n"
+    "penstock doctor model/ --json | jq '.advice[].remedy'\n"
     "\n"
     "Nothing is loaded: the way is planned by the code that loads, from what the kernel says at this moment. It is "
-    "that\n"
-    "of a load with nothing chosen (cache, landing and backend left open), into memory that is fresh.";
+    "that of a load with nothing chosen (cache, landing and backend left open), into memory that is fresh.";
 
 struct Options {
   std::string path;

@@ -1,100 +1,119 @@
 #include "help.h"
 
 #include <algorithm>
-#include <utility>
-#include <vector>
 
+#include "manual.h"
 #include "text.h"
 
 namespace penstock::cli {
 namespace {
 
+constexpr std::size_t kWidest = 100;        // longer lines are hard to read
+constexpr std::size_t kLeastText = 30;      // beside its term; else it stands below
+constexpr std::size_t kIndentBelow = 6;     // of what stands below
+constexpr std::size_t kWidestCommand = 46;  // of an example that has its explanation beside it
+
 struct Entry {
   std::string term;
-  std::string text;  // may have several lines
+  std::string text;
 };
 
-// "-s, --summary", "--sort name|size|offset", "PATH..."
-std::string term_of(const CLI::Option& option) {
-  const bool many = option.get_expected_max() > 1;
-  if (option.get_positional()) return option.get_name(true) + (many ? "..." : "");
-  std::string names;
-  for (const auto& name : option.get_snames()) names += (names.empty() ? "-" : ", -") + name;
-  for (const auto& name : option.get_lnames()) names += (names.empty() ? "--" : ", --") + name;
-  if (option.get_type_size() == 0) return names;
-  const std::string type = option.get_type_name();
-  return names + " " + type.substr(0, type.find(':'));  // what follows is how a validator describes itself
-}
-
-std::vector<Entry> entries_of(const CLI::App& app, bool positional) {
+std::vector<Entry> entries_of(const std::vector<OptionManual>& options) {
   std::vector<Entry> entries;
-  const auto wanted = [positional](const CLI::Option* option) {
-    return option->get_positional() == positional && !option->get_group().empty();
-  };
-  for (const CLI::Option* option : app.get_options(wanted)) {
-    entries.push_back({term_of(*option), option->get_description()});
-  }
+  for (const OptionManual& option : options) entries.push_back({option.term(), option.help});
   return entries;
 }
 
-std::vector<Entry> commands_of(const CLI::App& app) {
+std::vector<Entry> entries_of(const std::vector<Manual>& commands) {
   std::vector<Entry> entries;
-  for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; })) {
-    entries.push_back({command->get_name(), command->get_description()});
-  }
+  for (const Manual& command : commands) entries.push_back({command.short_name(), command.summary});
   return entries;
 }
 
-std::size_t widest(const std::vector<Entry>& entries, std::size_t width) {
-  for (const Entry& entry : entries) width = std::max(width, display_width(entry.term));
+std::vector<Entry> entries_of(const std::vector<Example>& examples) {
+  std::vector<Entry> entries;
+  for (const Example& example : examples) entries.push_back({example.command, example.explanation});
+  return entries;
+}
+
+std::size_t widest(const std::vector<Entry>& entries, std::size_t width, std::size_t most) {
+  for (const Entry& entry : entries) {
+    const std::size_t term = display_width(entry.term);
+    if (term <= most) width = std::max(width, term);
+  }
   return width;
 }
 
-std::string listed(const std::vector<Entry>& entries, std::size_t width, const Terminal& terminal) {
-  std::string out;
-  for (const Entry& entry : entries) {
-    out += "  " + terminal.paint(Tone::kAccent, entry.term) + std::string(width - display_width(entry.term) + 2, ' ');
-    for (const char c : entry.text) {
-      out += c;
-      if (c == '\n') out += std::string(width + 4, ' ');
-    }
-    out += '\n';
-  }
-  return out;
-}
+class Page {
+ public:
+  Page(const Terminal& terminal, std::size_t width) : terminal_(terminal), width_(width) {}
 
-std::string usage_of(const CLI::App& app, bool has_commands) {
-  std::string usage = app.get_name();
-  for (const CLI::App* parent = app.get_parent(); parent != nullptr; parent = parent->get_parent()) {
-    usage = parent->get_name() + " " + usage;
+  void heading(const std::string& title) { text_ += "\n" + terminal_.paint(Tone::kBold, title) + "\n"; }
+
+  void paragraph(const std::string& text, std::size_t indent) {
+    for (const std::string& line : wrap(text, width_ - indent)) text_ += std::string(indent, ' ') + line + "\n";
   }
-  if (has_commands) return usage + " COMMAND [OPTIONS] ...";
-  for (const CLI::Option* option : app.get_options([](const CLI::Option* o) { return o->get_positional(); })) {
-    const std::string term = term_of(*option);
-    usage += option->get_required() ? " " + term : " [" + term + "]";
+
+  // Terms in a column of `width`, and what they mean beside them, or below where there is no room.
+  void list(const std::vector<Entry>& entries, std::size_t width) {
+    for (const Entry& entry : entries) {
+      text_ += "  " + terminal_.paint(Tone::kAccent, entry.term);
+      const std::size_t used = display_width(entry.term);
+      const bool beside = used <= width && width + 4 + kLeastText <= width_;
+      if (entry.text.empty()) {
+        text_ += "\n";
+      } else if (beside) {
+        list_beside(entry.text, used, width + 4);
+      } else {
+        text_ += "\n";
+        paragraph(entry.text, kIndentBelow);
+      }
+    }
   }
-  return usage + " [OPTIONS]";
-}
+
+  void gap() { text_ += "\n"; }
+  std::string take() { return std::move(text_); }
+
+ private:
+  void list_beside(const std::string& text, std::size_t used, std::size_t indent) {
+    std::size_t spaces = indent - used - 2;
+    for (const std::string& line : wrap(text, width_ - indent)) {
+      text_ += std::string(spaces, ' ') + line + "\n";
+      spaces = indent;
+    }
+  }
+
+  const Terminal& terminal_;
+  std::size_t width_;
+  std::string text_;
+};
 
 }  // namespace
 
-std::string HelpFormatter::heading(const std::string& title) const {
-  return "\n" + terminal_.paint(Tone::kBold, title) + "\n";
-}
-
 std::string HelpFormatter::make_help(const CLI::App* app, std::string, CLI::AppFormatMode) const {
-  const std::vector<Entry> arguments = entries_of(*app, true);
-  const std::vector<Entry> options = entries_of(*app, false);
-  const std::vector<Entry> commands = commands_of(*app);
-  const std::size_t width = widest(commands, widest(options, widest(arguments, 0)));
-  std::string out = app->get_description() + "\n";
-  out += heading("Usage") + "  " + usage_of(*app, !commands.empty()) + "\n";
-  if (!commands.empty()) out += heading("Commands") + listed(commands, width, terminal_);
-  if (!arguments.empty()) out += heading("Arguments") + listed(arguments, width, terminal_);
-  if (!options.empty()) out += heading("Options") + listed(options, width, terminal_);
-  const std::string footer = app->get_footer();
-  const std::size_t title_end = footer.find('\n');
-  return out + heading(footer.substr(0, title_end)) + footer.substr(title_end + 1) + "\n";
+  const Manual manual = describe(*app);
+  const std::vector<Entry> arguments = entries_of(manual.arguments);
+  const std::vector<Entry> options = entries_of(manual.options);
+  const std::vector<Entry> commands = entries_of(manual.commands);
+  const std::vector<Entry> examples = entries_of(manual.examples);
+  const std::size_t width = widest(commands, widest(options, widest(arguments, 0, kWidest), kWidest), kWidest);
+  Page page(terminal_, std::clamp<std::size_t>(terminal_.width, kLeastText, kWidest));
+  page.paragraph(manual.summary, 0);
+  page.heading("Usage");
+  page.paragraph(manual.usage, 2);
+  if (!commands.empty()) page.heading("Commands");
+  page.list(commands, width);
+  if (!arguments.empty()) page.heading("Arguments");
+  page.list(arguments, width);
+  page.heading("Options");
+  page.list(options, width);
+  page.heading("Examples");
+  page.list(examples, widest(examples, 0, kWidestCommand));
+  for (const std::string& paragraph : manual.paragraphs) {
+    page.gap();
+    page.paragraph(paragraph, 0);
+  }
+  return page.take();
 }
 
 }  // namespace penstock::cli

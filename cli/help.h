@@ -1,5 +1,4 @@
-// The look of --help: what the command does, how it is called, its arguments and options in one column each. The
-// first line of a command's footer ("Examples") is a heading too.
+// The look of --help: what the command does, how it is called, its arguments and options in one column each, examples.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -16,8 +15,6 @@ class HelpFormatter : public CLI::Formatter {
   std::string make_help(const CLI::App* app, std::string name, CLI::AppFormatMode mode) const override;
 
  private:
-  std::string heading(const std::string& title) const;
-
   Terminal terminal_;
 };
 

@@ -17,20 +17,18 @@ namespace penstock::cli {
 namespace {
 
 constexpr const char* kFooter =
-    "Examples\n"
-    "  penstock ls model.safetensors\n"
-    "  penstock ls model.flashpack\n"
-    "  penstock ls model/ --summary               totals of all shards, by dtype\n"
-    "  penstock ls model/ --filter '*.mlp.*'      some of the tensors\n"
-    "  penstock ls model/ --sort size | head      the largest first\n"
-    "  penstock ls model/ --json | jq '.tensors[].name'";
+    "penstock ls model.safetensors\n"
+    "penstock ls model/ --summary # totals of all shards, by dtype\n"
+    "penstock ls model/ --select '*.mlp.*' # some of the tensors\n"
+    "penstock ls model/ --sort size | head # the largest first\n"
+    "penstock ls model/ --json | jq '.tensors[].name'";
 
 constexpr std::size_t kLongestValue = 100;  // of metadata, in bytes
 constexpr std::size_t kJsonPart = 256 * 1024;
 
 struct Options {
   std::vector<std::string> paths;
-  std::vector<std::string> filters;
+  std::vector<std::string> selected;
   std::string sort = "offset";
   bool summary = false;
 };
@@ -48,7 +46,7 @@ struct Totals {
 };
 
 struct Listing {
-  std::vector<const TensorInfo*> tensors;  // filtered and sorted
+  std::vector<const TensorInfo*> tensors;  // selected and sorted
   Totals totals;
   std::vector<std::pair<DType, Totals>> by_dtype;  // largest first
 };
@@ -64,7 +62,7 @@ Listing list(const Reader& reader, const Options& options) {
   Listing listing;
   std::map<DType, Totals> by_dtype;
   for (const TensorInfo& tensor : reader.tensors()) {
-    if (!matches_any(options.filters, tensor.name)) continue;
+    if (!matches_any(options.selected, tensor.name)) continue;
     listing.tensors.push_back(&tensor);
     listing.totals.add(tensor);
     by_dtype[tensor.dtype].add(tensor);
@@ -232,6 +230,7 @@ int run(Console& console, const Options& options) {
   for (const std::string& path : options.paths) {
     try {
       const Reader reader{std::filesystem::path(path)};
+      check_selection(reader, options.selected, path);
       if (console.json) {
         print_json(console, reader, options, path);
       } else {
@@ -241,6 +240,9 @@ int run(Console& console, const Options& options) {
       first = false;
     } catch (const Error& error) {
       console.complain(error.what());
+      code = kFailure;
+    } catch (const Failure& failure) {
+      console.complain(failure.what());
       code = kFailure;
     }
   }
@@ -254,9 +256,7 @@ void add_ls(CLI::App& app, Action& action) {
   command->footer(kFooter);
   const auto options = std::make_shared<Options>();
   command->add_option("PATH", options->paths, "A file, a directory of shards or an index.json")->required();
-  command->add_option("--filter", options->filters, "Only tensors whose name matches (may be repeated)")
-      ->type_name("GLOB")
-      ->allow_extra_args(false);
+  add_select_option(*command, options->selected);
   command
       ->add_option("--sort", options->sort,
                    "By name, size (largest first) or offset (as they lie in the file; default)")

@@ -4,15 +4,19 @@
 #include <signal.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <clocale>
 #include <map>
 #include <memory>
 #include <new>
+#include <optional>
 #include <string_view>
 
 #include "command.h"
 #include "help.h"
 #include "interrupt.h"
+#include "manual.h"
+#include "nearest.h"
 #include "penstock/error.h"
 #include "penstock/version.h"
 
@@ -20,19 +24,16 @@ namespace penstock::cli {
 namespace {
 
 constexpr const char* kFooter =
-    "Examples\n"
-    "  penstock ls model.safetensors              what is in a file\n"
-    "  penstock convert model/ model.safetensors  join shards\n"
-    "  penstock convert model/ model.flashpack    to another format\n"
-    "  penstock verify model.safetensors          is it whole?\n"
-    "  penstock bench                             how fast is this drive, and penstock on it?\n"
-    "  penstock doctor model/                     which way does a load take, and what would make it faster?\n"
+    "penstock ls model.safetensors # what is in a file\n"
+    "penstock convert model/ model.safetensors # join shards\n"
+    "penstock convert model/ model.flashpack # to another format\n"
+    "penstock verify model.safetensors # is it whole?\n"
+    "penstock bench # how fast is this drive, and penstock on it?\n"
+    "penstock doctor model/ # which way does a load take, and what would make it faster?\n"
     "\n"
     "penstock COMMAND --help tells more. A path is a file (safetensors, FlashPack or PyTorch's), a directory of shards "
-    "or\n"
-    "an index.json; the format is known by the bytes, not by the suffix. A SIZE is 4096, 64K, 1.5G or 5GB: K, M, G, T "
-    "and\n"
-    "KiB, MiB ... are powers of 1024, KB, MB ... of 1000.";
+    "or an index.json; the format is known by the bytes, not by the suffix. A SIZE is 4096, 64K, 1.5G or 5GB: K, M, G, "
+    "T and KiB, MiB ... are powers of 1024, KB, MB ... of 1000.";
 
 const std::map<std::string, ColorChoice> kColorChoices = {
     {"auto", ColorChoice::kAuto}, {"always", ColorChoice::kAlways}, {"never", ColorChoice::kNever}};
@@ -58,12 +59,11 @@ void add_common_options(CLI::App& command, Console& console) {
       .add_option_function<std::string>("--color", ignore, "Colours: always, never, or auto: on a terminal (default)")
       ->type_name("WHEN")
       ->check(CLI::IsMember(kColorChoices));
-  command.set_help_flag("-h,--help", "Print this");
 }
 
-void describe(CLI::App& app, Console& console, Action& action) {
+void define(CLI::App& app, Console& console, Action& action) {
   app.name("penstock");
-  app.description("penstock moves model weights between storage and memory at the speed of the drive.");
+  app.description("Move model weights between storage and memory at the speed of the drive");
   app.footer(kFooter);
   app.set_help_flag("-h,--help", "Print this");
   app.set_version_flag("--version", fmt::format("penstock {}", version()), "Print the version");
@@ -76,12 +76,45 @@ void describe(CLI::App& app, Console& console, Action& action) {
   add_doctor(app, action);
   for (CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; }))
     add_common_options(*command, console);
+  add_completion(app, action);
+  add_man(app, action);
+  for (CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; }))
+    command->set_help_flag("-h,--help", "Print this");
+}
+
+std::vector<std::string> names_of(const std::vector<OptionManual>& options) {
+  std::vector<std::string> names;
+  for (const OptionManual& option : options) names.insert(names.end(), option.names.begin(), option.names.end());
+  return names;
+}
+
+// A word where a command has to be, and which is none.
+std::optional<std::string> unknown_command(const CLI::App& app, std::string_view word) {
+  std::vector<std::string> names;
+  for (const Manual& command : describe(app).commands) names.push_back(command.short_name());
+  if (word.starts_with('-') || std::find(names.begin(), names.end(), word) != names.end()) return std::nullopt;
+  if (word == "tune") {  // a command of version 0.1
+    return "tune is part of bench now: penstock bench --settings --dir DIR (see penstock bench --help)";
+  }
+  return fmt::format("there is no command '{}'{} (see penstock --help)", word, did_you_mean(std::string(word), names));
 }
 
 // The command whose arguments were wrong: "penstock convert", or "penstock" when none was named.
 std::string command_name(const CLI::App& app) {
   const auto commands = app.get_subcommands();
   return commands.empty() ? app.get_name() : app.get_name() + " " + commands.front()->get_name();
+}
+
+// What was typed and isn't there, with what may have been meant; else what the parser says.
+std::string explain(const CLI::App& app, const CLI::ParseError& error) {
+  const auto commands = app.get_subcommands();
+  const Manual manual = describe(commands.empty() ? app : *commands.front());
+  for (const std::string& argument : app.remaining(/*recurse=*/true)) {
+    if (!argument.starts_with("-")) continue;
+    const std::string name = argument.substr(0, argument.find('='));
+    return fmt::format("{} has no option '{}'{}", manual.name, name, did_you_mean(name, names_of(manual.options)));
+  }
+  return error.what();
 }
 
 // --help and --version arrive as errors too.
@@ -94,7 +127,7 @@ int answer_parse_error(const CLI::App& app, const CLI::ParseError& error, Consol
     console.out.flush();
     return kSuccess;
   }
-  console.complain(fmt::format("{} (see {} --help)", error.what(), command_name(app)));
+  console.complain(fmt::format("{} (see {} --help)", explain(app, error), command_name(app)));
   return kUsage;
 }
 
@@ -140,15 +173,15 @@ int parse_and_run(int argument_count, char** arguments) {
   console.error_terminal = inspect_terminal(2, choice);
   Action action;
   CLI::App app;
-  describe(app, console, action);
+  define(app, console, action);
   if (argument_count < 2) {
     Output errors(2);
     errors.write(app.help());
     errors.flush();
     return kUsage;
   }
-  if (std::string_view(arguments[1]) == "tune") {  // a command of version 0.1
-    console.complain("tune is part of bench now: penstock bench --settings --dir DIR (see penstock bench --help)");
+  if (const auto problem = unknown_command(app, arguments[1])) {
+    console.complain(*problem);
     return kUsage;
   }
   try {

@@ -69,7 +69,70 @@ bool is_plain_ascii(std::string_view text) {
   return std::all_of(text.begin(), text.end(), [](char c) { return c >= 0x20 && c < 0x7F; });
 }
 
+std::size_t width_of(char32_t character, bool valid) {
+  if (valid && lies_in(kZeroWidth, character)) return 0;
+  return valid && lies_in(kWide, character) ? 2 : 1;
+}
+
+// Bytes of the longest beginning of `text` that takes at most `width` columns; at least one character.
+std::size_t bytes_within(std::string_view text, std::size_t width) {
+  std::size_t used = 0;
+  for (std::size_t position = 0; position < text.size();) {
+    const std::size_t begin = position;
+    bool valid = false;
+    const char32_t character = next_character(text, position, valid);
+    used += width_of(character, valid);
+    if (begin > 0 && used > width) return begin;
+  }
+  return text.size();
+}
+
+// Where to break a word that is too long: after punctuation, but not so early that little is left on the line.
+std::size_t break_within(std::string_view word, std::size_t width) {
+  const std::size_t most = bytes_within(word, width);
+  if (most == word.size()) return most;
+  const std::size_t punctuation = word.substr(0, most).find_last_of("/._-,:");
+  return punctuation == std::string_view::npos || punctuation < most / 2 ? most : punctuation + 1;
+}
+
+void add_word(std::vector<std::string>& lines, std::string_view word, std::size_t width) {
+  const std::size_t used = display_width(lines.back());
+  const std::size_t room = used >= width ? 0 : width - used - (used > 0 ? 1 : 0);
+  if (room > 0 && bytes_within(word, room) == word.size()) {
+    if (used > 0) lines.back() += ' ';
+    lines.back() += word;
+    return;
+  }
+  if (used == 0) lines.pop_back();
+  while (!word.empty()) {
+    const std::size_t end = break_within(word, width);
+    lines.emplace_back(word.substr(0, end));
+    word.remove_prefix(end);
+  }
+}
+
 }  // namespace
+
+std::vector<std::string> wrap(std::string_view text, std::size_t width) {
+  width = std::max<std::size_t>(width, 1);
+  if (display_width(text) <= width) return {std::string(text)};
+  std::vector<std::string> lines(1);
+  while (!text.empty()) {
+    const std::size_t end = std::min(text.find(' '), text.size());
+    if (end > 0) add_word(lines, text.substr(0, end), width);
+    text.remove_prefix(std::min(end + 1, text.size()));
+  }
+  return lines;
+}
+
+std::string shorten_middle(std::string_view text, std::size_t width, std::string_view dots) {
+  const std::size_t whole = display_width(text);
+  if (whole <= width || width < display_width(dots) + 2) return std::string(text);
+  const std::size_t kept = width - display_width(dots);
+  const std::string_view begin = text.substr(0, bytes_within(text, kept / 3));
+  const std::size_t left_out = bytes_within(text, whole - (kept - display_width(begin)));
+  return std::string(begin) + std::string(dots) + std::string(text.substr(left_out));
+}
 
 char32_t next_character(std::string_view text, std::size_t& position, bool& valid) {
   constexpr std::array<char32_t, 5> kSmallest = {0, 0, 0x80, 0x800, 0x10000};  // by length: refuses overlong forms
@@ -99,8 +162,7 @@ std::size_t display_width(std::string_view text) {
   for (std::size_t position = 0; position < text.size();) {
     bool valid = false;
     const char32_t character = next_character(text, position, valid);
-    if (valid && lies_in(kZeroWidth, character)) continue;
-    width += valid && lies_in(kWide, character) ? 2 : 1;
+    width += width_of(character, valid);
   }
   return width;
 }

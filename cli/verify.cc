@@ -14,13 +14,12 @@ namespace penstock::cli {
 namespace {
 
 constexpr const char* kFooter =
-    "Examples\n"
-    "  penstock verify model.safetensors              structure, and the checksums it carries\n"
-    "  penstock verify model/ --finite                no NaN, no infinity\n"
-    "  penstock verify model.safetensors --checksums  print a CRC-32C of every tensor\n"
+    "penstock verify model.safetensors # structure, and the checksums it carries\n"
+    "penstock verify model/ --finite # no NaN, no infinity\n"
+    "penstock verify model.safetensors --checksums # print a CRC-32C of every tensor\n"
     "\n"
-    "Exits with 1 when there is a problem, and prints each problem on a line of its own.\n"
-    "convert --checksums makes files that carry checksums.";
+    "Exits with 1 when there is a problem, and prints each problem on a line of its own. convert --checksums makes "
+    "files that carry checksums.";
 
 struct Options {
   std::vector<std::string> paths;

@@ -74,7 +74,10 @@ def test_select_keeps_what_any_pattern_matches(run: Run, tmp_path: Path) -> None
 def test_a_pattern_that_matches_nothing_is_a_failure(fails: Run, tmp_path: Path) -> None:
     files.write_file(tmp_path / "a.safetensors")
     result = fails("convert", "a.safetensors", "b.safetensors", "--select", "decoder.*")
-    assert result.stderr == "penstock: a.safetensors: no tensor matches --select 'decoder.*'\n"
+    assert result.stderr == (
+        "penstock: a.safetensors: no tensor matches --select 'decoder.*'; "
+        "the nearest are 'layers.0.bias', 'layers.0.weight', 'embedding.weight'\n"
+    )
     assert files.names_in(tmp_path) == ["a.safetensors"]
 
 

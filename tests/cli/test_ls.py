@@ -83,12 +83,29 @@ def test_sort(run: Run, tmp_path: Path, key: str, expected: list[str]) -> None:
         assert names == expected
 
 
-def test_filter_takes_globs_and_totals_follow(run: Run, tmp_path: Path) -> None:
+# It was called --filter once.
+@pytest.mark.parametrize("option", ["--select", "--filter"])
+def test_select_takes_globs_and_totals_follow(run: Run, tmp_path: Path, option: str) -> None:
     files.write_file(tmp_path / "m.safetensors")
-    listing = json.loads(run("ls", "m.safetensors", "--json", "--filter", "*.bias", "--filter", "st?p").stdout)
+    listing = json.loads(run("ls", "m.safetensors", "--json", option, "*.bias", "--select", "st?p").stdout)
     assert [tensor["name"] for tensor in listing["tensors"]] == ["layers.0.bias", "step"]
     assert listing["totals"]["nbytes"] == 24
-    assert "2 of 4 tensors" in run("ls", "m.safetensors", "--filter", "layers.*").stdout
+    assert "2 of 4 tensors" in run("ls", "m.safetensors", option, "layers.*").stdout
+    assert "--filter" not in run("ls", "--help").stdout
+
+
+def test_a_pattern_that_matches_nothing_is_a_failure_that_names_the_nearest(run: Run, tmp_path: Path) -> None:
+    files.write_file(tmp_path / "a.safetensors")
+    files.write_file(tmp_path / "b.safetensors", {"layer.0": ("U8", [1], b"x")})
+    result = run("ls", "a.safetensors", "b.safetensors", "--select", "layer.*", "--json")
+    assert result.returncode == 1
+    assert [json.loads(line)["path"] for line in result.stdout.splitlines()] == ["b.safetensors"]
+    assert result.stderr == (
+        "penstock: a.safetensors: no tensor matches --select 'layer.*'; "
+        "the nearest are 'layers.0.bias', 'layers.0.weight', 'embedding.weight'\n"
+    )
+    files.write_file(tmp_path / "empty.safetensors", {})
+    assert run("ls", "empty.safetensors", "--select", "x").stderr.endswith("matches --select 'x'; there are none\n")
 
 
 def test_summary_gives_totals_by_dtype_and_no_tensors(run: Run, tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ def test_help_names_every_command(run: Run) -> None:
     assert result.stderr == ""
     for command in COMMANDS:
         assert re.search(rf"^  {command} ", result.stdout, re.MULTILINE)
+    assert max(map(len, result.stdout.splitlines())) <= 80
 
 
 @pytest.mark.parametrize("subcommand", COMMANDS)
@@ -34,7 +35,7 @@ def test_every_command_has_help_with_examples_and_json(run: Run, subcommand: str
     assert f"penstock {subcommand} " in result.stdout
     assert "Examples" in result.stdout
     assert "--json" in result.stdout
-    assert max(map(len, result.stdout.splitlines())) <= 120
+    assert max(map(len, result.stdout.splitlines())) <= 80
 
 
 def test_nothing_at_all_prints_help_and_is_wrong_usage(run: Run) -> None:
@@ -68,6 +69,39 @@ def test_nothing_at_all_prints_help_and_is_wrong_usage(run: Run) -> None:
 def test_wrong_usage_is_one_line_and_exit_code_2(misused: Run, tmp_path: Path, arguments: list[str]) -> None:
     assert "--help" in misused(*arguments).stderr
     assert files.names_in(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["lss"], "there is no command 'lss'; did you mean 'ls'? (see penstock --help)"),
+        (["sl", "x"], "there is no command 'sl'; did you mean 'ls'? (see penstock --help)"),
+        (["covnert", "a", "b"], "there is no command 'covnert'; did you mean 'convert'? (see penstock --help)"),
+        (["entirely"], "there is no command 'entirely' (see penstock --help)"),
+        (["--verison"], "penstock has no option '--verison'; did you mean '--version'? (see penstock --help)"),
+        (
+            ["ls", "--sumary", "a"],
+            "penstock ls has no option '--sumary'; did you mean '--summary'? (see penstock ls --help)",
+        ),
+        (
+            ["ls", "--sumary"],
+            "penstock ls has no option '--sumary'; did you mean '--summary'? (see penstock ls --help)",
+        ),
+        (
+            ["ls", "a", "--srot=size"],
+            "penstock ls has no option '--srot'; did you mean '--sort'? (see penstock ls --help)",
+        ),
+        (
+            ["ls", "a", "--sel", "x"],
+            "penstock ls has no option '--sel'; did you mean '--select'? (see penstock ls --help)",
+        ),
+        (["ls", "a", "-x"], "penstock ls has no option '-x' (see penstock ls --help)"),
+        (["bench", "--everything"], "penstock bench has no option '--everything' (see penstock bench --help)"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_a_typo_is_answered_with_what_is_nearest(misused: Run, arguments: list[str], message: str) -> None:
+    assert misused(*arguments).stderr == f"penstock: {message}\n"
 
 
 @pytest.mark.parametrize("arguments", [["ls", "m.safetensors"], ["verify", "m.safetensors"], ["ls", "--help"]])
