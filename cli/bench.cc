@@ -8,6 +8,7 @@
 #include "bench_settings.h"
 #include "checkpoint.h"
 #include "command.h"
+#include "headline.h"
 #include "interrupt.h"
 #include "json.h"
 #include "model.h"
@@ -102,9 +103,11 @@ Tone tone_of(double ratio) {
 }
 
 void print_report(Console& console, const Report& report) {
-  console.out.print("{}  {}, {}, {}, {}\n\n", console.terminal.paint(Tone::kBold, printable(report.path)),
-                    report.format, format_size(report.bytes), format_count_of(report.tensors, "tensor"),
-                    report.rounds == 1 ? "one round" : fmt::format("median of {} rounds", report.rounds));
+  print_headline(
+      console, "", report.path,
+      fmt::format("{}, {}, {}, {}", report.format, format_size(report.bytes), format_count_of(report.tensors, "tensor"),
+                  report.rounds == 1 ? "one round" : fmt::format("median of {} rounds", report.rounds)));
+  console.out.write("\n");
   Table table({{""},
                {"GiB/s", Align::kRight, Tone::kBold},
                {"OF DRIVE", Align::kRight},
@@ -122,7 +125,7 @@ void print_report(Console& console, const Report& report) {
   table.print(console.out, console.terminal);
   if (!report.notes.empty()) console.out.write("\n");
   for (const std::string& note : report.notes) {
-    console.out.print("  {} {}\n", console.terminal.paint(Tone::kWarning, "note:"), printable(note));
+    print_sentence(console, "  " + console.terminal.paint(Tone::kWarning, "note:") + " ", printable(note));
   }
 }
 

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <thread>
 
+#include "headline.h"
 #include "interrupt.h"
 #include "json.h"
 #include "penstock/measure.h"
@@ -85,9 +86,10 @@ std::string format_rates(const Measurement& measurement) {
 // The variables count for reads and writes alike, so what they do to the other direction is told too.
 void print_verdict(Console& console, const Direction& direction, const std::vector<Direction>& all) {
   const SettingsTable& table = direction.table;
-  console.out.print("  {}, measured again: the defaults {}, {} {}\n", direction.title,
-                    format_rates(table.defaults.measurement), format_setting(table.best.io),
-                    format_rates(table.best.measurement));
+  print_sentence(console, "  ",
+                 fmt::format("{}, measured again: the defaults {}, {} {}", direction.title,
+                             format_rates(table.defaults.measurement), format_setting(table.best.io),
+                             format_rates(table.best.measurement)));
   if (!table.best_is_faster()) {
     console.out.write("  The defaults are as fast: nothing to set.\n\n");
     return;
@@ -147,12 +149,13 @@ void print_json(Console& console, const SettingsTask& task, const std::vector<Di
 }
 
 void print_report(Console& console, const SettingsTask& task, const std::vector<Direction>& directions) {
-  console.out.print("{}  transfers of {}, GiB/s by block size x depth and threads\n\n",
-                    console.terminal.paint(Tone::kBold, printable(task.name)), format_size(task.bytes));
+  print_headline(console, "", task.name,
+                 fmt::format("transfers of {}, GiB/s by block size x depth and threads", format_size(task.bytes)));
+  console.out.write("\n");
   for (const Direction& direction : directions) print_table(console, direction);
   for (const Direction& direction : directions) print_verdict(console, direction, directions);
   for (const std::string& note : task.notes) {
-    console.out.print("  {} {}\n", console.terminal.paint(Tone::kWarning, "note:"), printable(note));
+    print_sentence(console, "  " + console.terminal.paint(Tone::kWarning, "note:") + " ", printable(note));
   }
 }
 

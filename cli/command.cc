@@ -20,7 +20,13 @@ void Console::complain(std::string_view message) const {
 }
 
 void Console::note(std::string_view message) const {
-  write_line(error_terminal.paint(Tone::kWarning, "note:") + ' ', message);
+  const std::string_view start = "note: ";
+  std::string before = error_terminal.paint(Tone::kWarning, "note:") + ' ';
+  const std::size_t width = error_terminal.width > start.size() ? error_terminal.width - start.size() : message.size();
+  for (const std::string& line : wrap(printable(message), width)) {
+    write_line(before, line);
+    before = std::string(start.size(), ' ');
+  }
 }
 
 CLI::Option* add_size_option(CLI::App& app, const std::string& names, std::uint64_t& nbytes, const std::string& help) {

@@ -8,10 +8,10 @@
 #include "checkpoint.h"
 #include "command.h"
 #include "fields_json.h"
+#include "headline.h"
 #include "interrupt.h"
 #include "manual.h"
 #include "penstock/error.h"
-#include "text.h"
 #include "units.h"
 
 namespace penstock::cli {
@@ -95,10 +95,9 @@ void print_result(Console& console, const Options& options, const ConvertStats& 
     console.out.write(json.take() + "\n");
     return;
   }
-  console.out.print("{} {}  {}, {} in {} ({})\n", console.terminal.good_mark(),
-                    console.terminal.paint(Tone::kBold, printable(options.target)),
-                    format_count_of(stats.tensors, "tensor"), format_size(stats.bytes), format_seconds(stats.seconds),
-                    format_rate(stats.bytes, stats.seconds));
+  print_headline(console, console.terminal.good_mark(), options.target,
+                 fmt::format("{}, {} in {} ({})", format_count_of(stats.tensors, "tensor"), format_size(stats.bytes),
+                             format_seconds(stats.seconds), format_rate(stats.bytes, stats.seconds)));
   console.out.flush();
   for (const std::string& note : stats.notes) console.note(note);
 }

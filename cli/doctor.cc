@@ -8,6 +8,7 @@
 #include "checkpoint.h"
 #include "command.h"
 #include "fields_json.h"
+#include "headline.h"
 #include "penstock/error.h"
 #include "table.h"
 #include "text.h"
@@ -196,8 +197,8 @@ void print_advice(Console& console, const Diagnosis& diagnosis) {
   console.out.print("\n{}\n", console.terminal.paint(Tone::kBold, "What would make it faster"));
   if (diagnosis.advice.empty()) console.out.print("  {} nothing to change here\n", console.terminal.good_mark());
   for (const Advice& advice : diagnosis.advice) {
-    console.out.print("  {} {}\n    {}\n", console.terminal.paint(Tone::kWarning, "-"), printable(advice.problem),
-                      console.terminal.paint(Tone::kAccent, printable(advice.remedy)));
+    print_sentence(console, "  " + console.terminal.paint(Tone::kWarning, "-") + " ", printable(advice.problem));
+    print_sentence(console, "    ", printable(advice.remedy), Tone::kAccent);
   }
 }
 
@@ -210,8 +211,10 @@ std::string kind_of(const Diagnosis& diagnosis) {
 }
 
 void print_diagnosis(Console& console, const Diagnosis& diagnosis, const std::string& path) {
-  console.out.print("{}  {}, {}, {}\n\n", console.terminal.paint(Tone::kBold, printable(path)), kind_of(diagnosis),
-                    format_count_of(diagnosis.tensors, "tensor"), format_size(diagnosis.bytes));
+  print_headline(console, "", path,
+                 fmt::format("{}, {}, {}", kind_of(diagnosis), format_count_of(diagnosis.tensors, "tensor"),
+                             format_size(diagnosis.bytes)));
+  console.out.write("\n");
   Facts facts;
   if (!diagnosis.files.empty()) {
     facts.add("filesystem", told_once(diagnosis, describe_filesystem));

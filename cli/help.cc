@@ -97,7 +97,7 @@ std::string HelpFormatter::make_help(const CLI::App* app, std::string, CLI::AppF
   const std::vector<Entry> commands = entries_of(manual.commands);
   const std::vector<Entry> examples = entries_of(manual.examples);
   const std::size_t width = widest(commands, widest(options, widest(arguments, 0, kWidest), kWidest), kWidest);
-  Page page(terminal_, std::clamp<std::size_t>(terminal_.width, kLeastText, kWidest));
+  Page page(terminal_, terminal_.width == 0 ? 80 : std::clamp<std::size_t>(terminal_.width, kLeastText, kWidest));
   page.paragraph(manual.summary, 0);
   page.heading("Usage");
   page.paragraph(manual.usage, 2);

@@ -6,6 +6,7 @@
 
 #include "checkpoint.h"
 #include "command.h"
+#include "headline.h"
 #include "json.h"
 #include "penstock/error.h"
 #include "penstock/reader.h"
@@ -137,13 +138,13 @@ void print_totals(Console& console, const Reader& reader, const Listing& listing
   const std::string totals =
       fmt::format("{}{}, {}, {}", of_all, format_count_of(all, "tensor"),
                   format_count_of(listing.totals.parameters, "parameter"), format_size(listing.totals.nbytes));
-  console.out.print("  {}  {}\n", console.terminal.paint(Tone::kBold, totals),
-                    console.terminal.paint(Tone::kDim, format_kind(reader)));
+  print_sentence(console, "  ", totals + ", " + format_kind(reader), Tone::kBold);
 }
 
 void print_listing(Console& console, const Reader& reader, const Options& options, const std::string& path) {
   const Listing listing = list(reader, options);
-  console.out.print("{}\n\n", console.terminal.paint(Tone::kBold, printable(path)));
+  print_headline(console, "", path, "");
+  console.out.write("\n");
   if (!listing.tensors.empty()) options.summary ? print_dtypes(console, listing) : print_tensors(console, listing);
   print_files(console, reader);
   print_metadata(console, reader.metadata());

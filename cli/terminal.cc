@@ -65,7 +65,7 @@ Terminal inspect_terminal(int descriptor, ColorChoice choice) {
   terminal.colors = choice == ColorChoice::kAlways ||
                     (choice == ColorChoice::kAuto && terminal.interactive && environment("NO_COLOR").empty());
   terminal.unicode = terminal.interactive && std::string_view(nl_langinfo(CODESET)) == "UTF-8";
-  terminal.width = width_of(descriptor);
+  terminal.width = isatty(descriptor) == 1 ? width_of(descriptor) : 0;
   return terminal;
 }
 

@@ -15,7 +15,7 @@ struct Terminal {
   bool interactive = false;  // a terminal whose lines can be redrawn
   bool colors = false;
   bool unicode = false;
-  unsigned width = 80;
+  unsigned width = 80;  // columns of a terminal; 0: no terminal, so lines may be as long as they like
 
   std::string paint(Tone tone, std::string_view text) const;
 

@@ -4,6 +4,7 @@
 #include "checkpoint.h"
 #include "command.h"
 #include "fields_json.h"
+#include "headline.h"
 #include "penstock/convert.h"
 #include "penstock/error.h"
 #include "table.h"
@@ -71,7 +72,7 @@ std::vector<Cell> checksum_row(const Options& options, const VerifyReport& repor
   if (options.structure_only) return row("checksums", Tone::kDim, "-", "not asked for");
   if (!report.had_checksums) return row("checksums", Tone::kDim, "-", "the file carries none");
   const std::uint64_t mismatches = count_mismatches(report);
-  if (mismatches > 0) return row("checksums", Tone::kBad, "bad", format_count_of(mismatches, "tensor") + " differ");
+  if (mismatches > 0) return row("checksums", Tone::kBad, "bad", format_count_of(mismatches, "tensor") + (mismatches == 1 ? " differs" : " differ"));
   return row("checksums", Tone::kGood, "ok", "every tensor has the bytes that were saved");
 }
 
@@ -94,8 +95,10 @@ void print_checksums(Console& console, const VerifyReport& report) {
 void print_result(Console& console, const Options& options, const std::string& path, const Result& result) {
   const VerifyReport& report = result.report;
   const std::string mark = report.ok ? console.terminal.good_mark() : console.terminal.bad_mark();
-  console.out.print("{} {}  {}, {}, {}\n\n", mark, console.terminal.paint(Tone::kBold, printable(path)),
-                    format_count_of(report.tensors.size(), "tensor"), format_size(result.file_size), result.kind);
+  print_headline(console, mark, path,
+                 fmt::format("{}, {}, {}", format_count_of(report.tensors.size(), "tensor"),
+                             format_size(result.file_size), result.kind));
+  console.out.write("\n");
   if (options.print_checksums) print_checksums(console, report);
   Table table({{""}, {""}, {""}});
   table.add(row("structure", Tone::kGood, "ok", "table of contents: names, dtypes, shapes and byte ranges"));
@@ -110,7 +113,7 @@ void print_result(Console& console, const Options& options, const std::string& p
   }
   if (!report.problems.empty()) console.out.write("\n");
   for (const std::string& problem : report.problems) {
-    console.out.print("  {} {}\n", console.terminal.bad_mark(), printable(problem));
+    print_sentence(console, "  " + console.terminal.bad_mark() + " ", printable(problem));
   }
 }
 
