@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <filesystem>
+#include <optional>
 
 #include "checkpoint.h"
 #include "command.h"
@@ -12,6 +13,7 @@
 #include "interrupt.h"
 #include "manual.h"
 #include "penstock/error.h"
+#include "renaming.h"
 #include "units.h"
 
 namespace penstock::cli {
@@ -24,6 +26,7 @@ constexpr const char* kFooter =
     "penstock convert a.safetensors out/b.safetensors --max-shard-size 5GB\n"
     "penstock convert a.safetensors b.safetensors --dtype bf16 # floating tensors become BF16\n"
     "penstock convert a.safetensors b.safetensors --select 'decoder.*'\n"
+    "penstock convert a.safetensors b.safetensors --strip-prefix model.\n"
     "penstock convert checkpoint/model.pt-*.8 model.pt # join what FastPersist's writers left\n"
     "\n"
     "DST appears whole or not at all. SRC is never changed. What DST's format can't hold is left out and told.\n"
@@ -34,6 +37,7 @@ struct Options {
   std::string target;
   std::optional<DType> dtype;
   std::vector<std::string> selected;
+  Renaming renaming;
   std::uint64_t max_shard_size = 0;
   std::string format;
   FlashPackOptions flashpack;
@@ -67,6 +71,7 @@ ConvertOptions library_options(const Options& options, ProgressBar& bar) {
     result.select = [globs = options.selected](const TensorInfo& tensor) { return matches_any(globs, tensor.name); };
   }
   result.dtype = options.dtype;
+  result.rename = rename_function(options.renaming);
   result.overwrite = options.force;
   result.save.format = options.format;
   result.save.flashpack = options.flashpack;
@@ -113,13 +118,23 @@ ConvertStats convert_or_hint(const Options& options, ProgressBar& bar) {
   }
 }
 
+void check_names(const Options& options) {
+  if (options.selected.empty() && options.renaming.changes_nothing()) return;
+  std::optional<Reader> source;
+  try {
+    source.emplace(source_paths(options));
+  } catch (const Error&) {
+    return;  // fragments, which only convert() reads, or something that it will complain about
+  }
+  check_selection(*source, options.selected, source_text(options));
+  check_renaming(*source, options.renaming, source_text(options));
+}
+
 int run(Console& console, const Options& options) {
   std::error_code ignored;
   const bool is_directory = std::filesystem::is_directory(options.target, ignored);
   if (is_directory) throw Failure(options.target + ": is a directory; name a file in it");
-  if (!options.selected.empty()) {
-    check_selection(Reader{source_paths(options)}, options.selected, source_text(options));
-  }
+  check_names(options);
   const StoppableWork work;
   ProgressBar bar("converting", console.error_terminal, console.progress_mode());
   const ConvertStats stats = convert_or_hint(options, bar);
@@ -169,6 +184,7 @@ void add_convert(CLI::App& app, Action& action) {
       ->type_name("DTYPE")
       ->check(suggests({"F32", "BF16", "F16", "F64", "F8_E4M3", "F8_E5M2"}));
   add_select_option(*command, options->selected);
+  add_renaming_options(*command, options->renaming);
   add_size_option(*command, "--max-shard-size", options->max_shard_size,
                   "Split into shards of at most this size, with an index");
   command

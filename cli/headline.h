@@ -1,5 +1,5 @@
-// Lines that fit the terminal they are shown on: a path and what is said of it, and sentences. In a pipe, where there is
-// no width, each is one line.
+// Lines that fit the terminal they are shown on: a path and what is said of it, and sentences. In a pipe, where there
+// is no width, each is one line.
 #pragma once
 
 #include <string>

@@ -19,6 +19,7 @@ namespace {
 
 constexpr const char* kFooter =
     "penstock ls model.safetensors\n"
+    "penstock ls model.flashpack\n"
     "penstock ls model/ --summary # totals of all shards, by dtype\n"
     "penstock ls model/ --select '*.mlp.*' # some of the tensors\n"
     "penstock ls model/ --sort size | head # the largest first\n"
@@ -138,7 +139,14 @@ void print_totals(Console& console, const Reader& reader, const Listing& listing
   const std::string totals =
       fmt::format("{}{}, {}, {}", of_all, format_count_of(all, "tensor"),
                   format_count_of(listing.totals.parameters, "parameter"), format_size(listing.totals.nbytes));
-  print_sentence(console, "  ", totals + ", " + format_kind(reader), Tone::kBold);
+  const std::string kind = format_kind(reader);
+  const Terminal& terminal = console.terminal;
+  if (terminal.width == 0 || totals.size() + kind.size() + 4 <= terminal.width) {
+    console.out.print("  {}  {}\n", terminal.paint(Tone::kBold, totals), terminal.paint(Tone::kDim, kind));
+    return;
+  }
+  print_sentence(console, "  ", totals, Tone::kBold);
+  print_sentence(console, "  ", kind, Tone::kDim);
 }
 
 void print_listing(Console& console, const Reader& reader, const Options& options, const std::string& path) {

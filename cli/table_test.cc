@@ -50,6 +50,19 @@ TEST(Table, colours_do_not_change_the_alignment) {
   EXPECT_EQ(printed(table, terminal), "   \x1b[32m1\x1b[0m  x\n  \x1b[32m22\x1b[0m  y\n");
 }
 
+TEST(Table, cells_are_wrapped_where_the_terminal_is_narrow_and_the_last_column_gives_way_first) {
+  Table table({{"DTYPE"}, {"SHAPE"}, {"NAME"}});
+  table.add({"F32", "[1, 2]", "model.layers.0.mlp.weight"});
+  Terminal terminal;
+  terminal.width = 33;
+  EXPECT_EQ(printed(table, terminal),
+            "  DTYPE  SHAPE   NAME\n"
+            "  F32    [1, 2]  model.layers.0.\n"
+            "                 mlp.weight\n");
+  terminal.width = 0;
+  EXPECT_EQ(printed(table, terminal), "  DTYPE  SHAPE   NAME\n  F32    [1, 2]  model.layers.0.mlp.weight\n");
+}
+
 TEST(Table, a_gap_is_an_empty_line) {
   Table table({{""}});
   table.add({"a"});

@@ -72,7 +72,9 @@ std::vector<Cell> checksum_row(const Options& options, const VerifyReport& repor
   if (options.structure_only) return row("checksums", Tone::kDim, "-", "not asked for");
   if (!report.had_checksums) return row("checksums", Tone::kDim, "-", "the file carries none");
   const std::uint64_t mismatches = count_mismatches(report);
-  if (mismatches > 0) return row("checksums", Tone::kBad, "bad", format_count_of(mismatches, "tensor") + (mismatches == 1 ? " differs" : " differ"));
+  if (mismatches > 0)
+    return row("checksums", Tone::kBad, "bad",
+               format_count_of(mismatches, "tensor") + (mismatches == 1 ? " differs" : " differ"));
   return row("checksums", Tone::kGood, "ok", "every tensor has the bytes that were saved");
 }
 

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import os
+import pty
+import struct
 import subprocess
+import termios
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -33,3 +38,30 @@ def is_writing(process: subprocess.Popen[str], source: Path) -> bool:
             if target.parent == source.parent and target != source:
                 return True
     return False
+
+
+def output_on_terminal(
+    command: list[str], directory: Path, environment: dict[str, str], columns: int = 80, code: int = 0
+) -> str:
+    """What a command prints to a terminal."""
+    try:
+        master, slave = pty.openpty()
+    except OSError as error:
+        pytest.skip(f"no pseudo-terminal can be had here: {error}")
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    process = subprocess.Popen(
+        command, cwd=directory, stdin=slave, stdout=slave, stderr=slave, env={**os.environ, **environment}
+    )
+    os.close(slave)
+    text = b""
+    while True:
+        try:
+            part = os.read(master, 65536)
+        except OSError:  # the terminal's other side was closed
+            break
+        if not part:
+            break
+        text += part
+    os.close(master)
+    assert process.wait(timeout=60) == code
+    return text.decode()

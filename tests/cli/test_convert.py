@@ -76,8 +76,45 @@ def test_a_pattern_that_matches_nothing_is_a_failure(fails: Run, tmp_path: Path)
     result = fails("convert", "a.safetensors", "b.safetensors", "--select", "decoder.*")
     assert result.stderr == (
         "penstock: a.safetensors: no tensor matches --select 'decoder.*'; "
-        "the nearest are 'layers.0.bias', 'layers.0.weight', 'embedding.weight'\n"
+        "the nearest are 'embedding.weight', 'layers.0.bias', 'layers.0.weight'\n"
     )
+    assert files.names_in(tmp_path) == ["a.safetensors"]
+
+
+def test_names_change_after_the_selection(run: Run, tmp_path: Path) -> None:
+    files.write_file(tmp_path / "a.safetensors")
+    arguments = ["--select", "layers.*", "--select", "step", "--rename", "step=steps", "--strip-prefix", "layers."]
+    assert run("convert", "a.safetensors", "b.safetensors", *arguments, "--add-prefix", "x.").returncode == 0
+    tensors, _ = files.read_file(tmp_path / "b.safetensors")
+    assert sorted(tensors) == ["steps", "x.0.bias", "x.0.weight"]
+    assert tensors["x.0.bias"] == files.sample_tensors()["layers.0.bias"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--rename", "stop=x"], "there is no tensor 'stop' to rename; the nearest are 'step', "),
+        (
+            ["--strip-prefix", "layer.s"],
+            "no name begins with --strip-prefix 'layer.s'; the nearest are 'layers.0.bias', ",
+        ),
+    ],
+    ids=["rename", "strip-prefix"],
+)
+def test_names_that_are_not_there_are_a_failure(fails: Run, tmp_path: Path, arguments: list[str], message: str) -> None:
+    files.write_file(tmp_path / "a.safetensors")
+    assert fails("convert", "a.safetensors", "b.safetensors", *arguments).stderr.startswith(
+        f"penstock: a.safetensors: {message}"
+    )
+    assert files.names_in(tmp_path) == ["a.safetensors"]
+
+
+def test_two_tensors_never_get_one_name(misused: Run, tmp_path: Path) -> None:
+    files.write_file(tmp_path / "a.safetensors")
+    result = misused("convert", "a.safetensors", "b.safetensors", "--rename", "step=layers.0.bias")
+    assert "would both be called" in result.stderr
+    misused("convert", "a.safetensors", "b.safetensors", "--rename", "step")
+    misused("convert", "a.safetensors", "b.safetensors", "--rename", "=x")
     assert files.names_in(tmp_path) == ["a.safetensors"]
 
 

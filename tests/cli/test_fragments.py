@@ -64,6 +64,14 @@ def test_fragments_become_other_formats(run: Run, tmp_path: Path) -> None:
     assert [(tensor["name"], tensor["dtype"]) for tensor in listed["tensors"]] == [("w", "BF16")]
 
 
+def test_tensors_of_fragments_are_selected_and_renamed(run: Run, tmp_path: Path) -> None:
+    paths = write_fragments(tmp_path / "m.pt", 2)
+    arguments = ["--select", "w", "--add-prefix", "model."]
+    assert run("convert", *paths, "out.safetensors", *arguments).returncode == 0
+    listed = json.loads(run("ls", "out.safetensors", "--json").stdout)
+    assert [tensor["name"] for tensor in listed["tensors"]] == ["model.w"]
+
+
 def test_a_missing_fragment_is_named(fails: Run, tmp_path: Path) -> None:
     paths = write_fragments(tmp_path / "m.pt", 3)
     result = fails("convert", "m.pt-0.3", "m.pt-2.3", "out.pt")

@@ -1,14 +1,11 @@
 from __future__ import annotations
 
-import os
-import pty
 import re
-import subprocess
 from pathlib import Path
 
 import cli_files as files
 import pytest
-from cli_command import Run
+from cli_command import Run, output_on_terminal
 
 COMMANDS = ["ls", "convert", "verify", "bench", "doctor"]
 
@@ -113,30 +110,6 @@ def test_a_pipe_gets_no_escape_codes_unless_asked(run: Run, tmp_path: Path, argu
     coloured = run(*arguments, "--color=always").stdout
     assert "\x1b[" in coloured
     assert re.sub(r"\x1b\[\d+m", "", coloured) == plain.stdout
-
-
-def output_on_terminal(command: list[str], directory: Path, environment: dict[str, str]) -> str:
-    """What a command prints to a terminal."""
-    try:
-        master, slave = pty.openpty()
-    except OSError as error:
-        pytest.skip(f"no pseudo-terminal can be had here: {error}")
-    process = subprocess.Popen(
-        command, cwd=directory, stdin=slave, stdout=slave, stderr=slave, env={**os.environ, **environment}
-    )
-    os.close(slave)
-    text = b""
-    while True:
-        try:
-            part = os.read(master, 65536)
-        except OSError:  # the terminal's other side was closed
-            break
-        if not part:
-            break
-        text += part
-    os.close(master)
-    assert process.wait(timeout=60) == 0
-    return text.decode()
 
 
 def test_a_terminal_gets_colours_unless_no_color_is_set(command: str, tmp_path: Path) -> None:

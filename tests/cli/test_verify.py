@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 import struct
 from pathlib import Path
 
@@ -36,6 +37,7 @@ def test_stored_checksums_are_checked(run: Run, tmp_path: Path) -> None:
     corrupt_last_byte(path)
     result = run("verify", path)
     assert result.returncode == 1
+    assert re.search(r"checksums +bad +1 tensor differs\n", result.stdout)
     problems = [line for line in result.stdout.splitlines() if line.startswith("  bad ")]
     assert len(problems) == 1
     report = json.loads(run("verify", path, "--json").stdout)
