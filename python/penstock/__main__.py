@@ -22,11 +22,11 @@ def find_command() -> Path | None:
 
 def main() -> int:
     command = find_command()
-    if command is None:
-        print("penstock: the native command is not installed with this package; reinstall it", file=sys.stderr)
-        return 1
-    # In this process's place: exit codes and signals are the command's own.
-    os.execv(command, [os.fspath(command), *sys.argv[1:]])
+    if command is not None:
+        # In this process's place: exit codes and signals are the command's own.
+        os.execv(command, [os.fspath(command), *sys.argv[1:]])
+    print("penstock: the native command is not installed with this package; reinstall it", file=sys.stderr)
+    return 1
 
 
 if __name__ == "__main__":
