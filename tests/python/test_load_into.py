@@ -189,6 +189,38 @@ def test_a_parameter_that_is_not_contiguous_is_copied_into(path: Path, assign: b
     assert torch.equal(model.weight, torch.arange(24.0).reshape(6, 4))
 
 
+class Elsewhere(torch.Tensor):
+    """A tensor that has no memory of this process, as those of an accelerator. An ordinary one does its work."""
+
+    @staticmethod
+    def __new__(cls, local: torch.Tensor) -> Any:
+        return torch.Tensor._make_wrapper_subclass(cls, local.shape, dtype=local.dtype, device="cpu")
+
+    def __init__(self, local: torch.Tensor) -> None:
+        self.local = local
+
+    @classmethod
+    def __torch_dispatch__(cls, function: Any, types: Any, arguments: Any = (), keywords: Any = None) -> Any:
+        if function is torch.ops.aten.copy_.default:
+            arguments[0].local.copy_(arguments[1])
+            return arguments[0]
+        assert function is torch.ops.aten.detach.default, f"{function} is not expected here"
+        return cls(arguments[0].local)
+
+
+@pytest.mark.parametrize("assign", [None, False])
+def test_a_parameter_whose_memory_is_elsewhere_is_copied_into(path: Path, assign: bool | None) -> None:
+    model = nn.Module()
+    local = torch.zeros(2, 3)
+    model.weight = nn.Parameter(Elsewhere(local))
+    penstock.save({"weight": torch.arange(6.0).reshape(2, 3)}, path)
+    kept = model.weight
+    penstock.load_into(model, path, assign=assign)
+    assert model.weight is kept
+    assert model.weight.requires_grad
+    assert torch.equal(local, torch.arange(6.0).reshape(2, 3))
+
+
 class Rotary(nn.Module):
     """A buffer that no checkpoint holds."""
 
