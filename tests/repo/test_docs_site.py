@@ -5,8 +5,6 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts" / "docs"))
 
@@ -70,11 +68,10 @@ def test_arguments_of_a_docstring_become_a_section() -> None:
     )
 
 
-def test_the_commands_are_those_that_the_help_lists() -> None:
-    text = "Usage\n  penstock COMMAND\n\nCommands\n  ls       List\n  convert  Copy\n\nExamples\n  penstock ls x\n"
-    assert command.subcommands(text) == ["ls", "convert"]
-    with pytest.raises(ValueError, match="finds no list of subcommands"):
-        command.subcommands("Usage\n")
+def test_headings_of_the_command_lie_below_the_pages_own() -> None:
+    text = "# penstock\n\n```sh\n# a comment\n```\n\n## penstock ls\n"
+    lower = "## penstock\n\n```sh\n# a comment\n```\n\n### penstock ls\n"
+    assert command.with_lower_headings(text) == lower
 
 
 def test_links_that_lead_nowhere_are_found(tmp_path: Path) -> None:
