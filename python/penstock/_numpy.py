@@ -47,7 +47,8 @@ def _missing(name: str, dtype: str) -> UnsupportedError:
     if dtype in NOWHERE:
         return UnsupportedError(f'{name}: NumPy has no {dtype}: use framework="torch"')
     return UnsupportedError(
-        f'{name}: NumPy has no {dtype}: install ml_dtypes, load with dtype= a type that NumPy has, or use framework="torch"'
+        f"{name}: NumPy has no {dtype}: install ml_dtypes, load with dtype= a type that NumPy has, "
+        'or use framework="torch"'
     )
 
 

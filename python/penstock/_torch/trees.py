@@ -28,8 +28,8 @@ def load_tree(
 ) -> tuple[Any, dict[str, Any]]:
     """What was saved, and the engine's counters.
 
-    Tensors over one storage share its memory, as they did when they were saved. `place` is given each storage and where it
-    was, and returns what the tensors are to be made of.
+    Tensors over one storage share its memory, as they did when they were saved. `place` is given each storage and where
+    it was, and returns what the tensors are to be made of.
     """
 
     def make_storages(memories: Sequence[Any], rows: Sequence[Any]) -> _Storages:
