@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import re
 import sys
 from pathlib import Path
 
@@ -88,3 +90,19 @@ def test_links_that_lead_nowhere_are_found(tmp_path: Path) -> None:
         "index.html: no2.svg: there is no such file",
         "alone.html: no page links to it",
     ]
+
+
+def test_the_reference_of_python_has_every_public_name() -> None:
+    module = ast.parse((ROOT / "python" / "penstock" / "__init__.py").read_text(encoding="utf-8"))
+    lists = [node.value for node in module.body if isinstance(node, ast.Assign) and names_all(node)]
+    public = set(ast.literal_eval(lists[0]))
+    errors = ast.parse((ROOT / "python" / "penstock" / "errors.py").read_text(encoding="utf-8"))
+    on_a_page_of_their_own = {"__version__", "fastpersist", "flashpack", "safetensors"}
+    of_errors = {node.name for node in errors.body if isinstance(node, ast.ClassDef)}
+    page = (ROOT / "docs" / "reference" / "python.md").read_text(encoding="utf-8")
+    shown = set(re.findall(r"^::: penstock\.([\w.]+)$", page, re.MULTILINE))
+    assert public - shown - of_errors - on_a_page_of_their_own == set()
+
+
+def names_all(node: ast.Assign) -> bool:
+    return [getattr(target, "id", None) for target in node.targets] == ["__all__"]
