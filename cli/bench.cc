@@ -236,6 +236,16 @@ Measured run_rounds(const Reader& reader, const ScratchDirectory* scratch, const
   return measured;
 }
 
+void refuse_unpacked(const Reader& reader) {
+  for (const FileInfo& file : reader.files()) {
+    if (!file.unpacked) continue;
+    throw Failure(
+        fmt::format("{}: has tensors that are compressed or inside its pickle, and only what lies in a file as "
+                    "it is can be measured; penstock convert writes such a file",
+                    file.path.string()));
+  }
+}
+
 SettingsTask settings_task(const Reader& reader, const ScratchDirectory* scratch, const Options& options) {
   const auto& files = reader.files();
   const FileInfo& largest = *std::max_element(files.begin(), files.end(),
@@ -252,7 +262,7 @@ SettingsTask settings_task(const Reader& reader, const ScratchDirectory* scratch
 int run(Console& console, const Options& options) {
   const bool own_file = options.own_file();
   std::optional<Reader> reader;
-  if (own_file) reader.emplace(std::filesystem::path(options.path));
+  if (own_file) refuse_unpacked(reader.emplace(std::filesystem::path(options.path)));
   std::string why_no_save;
   const std::uint64_t nbytes =
       own_file ? std::min(total_file_size(*reader), options.most_bytes()) : options.most_bytes();

@@ -8,9 +8,16 @@
 
 #include "command.h"
 #include "nearest.h"
+#include "table.h"
+#include "text.h"
 #include "units.h"
 
 namespace penstock::cli {
+namespace {
+
+constexpr std::size_t kMostOpaque = 20;
+
+}  // namespace
 
 std::string format_shape(std::span<const std::int64_t> shape) {
   return fmt::format("[{}]", fmt::join(shape, ", "));
@@ -24,7 +31,7 @@ std::uint64_t element_count(const TensorInfo& tensor) {
 
 std::uint64_t total_file_size(const Reader& reader) {
   std::uint64_t nbytes = 0;
-  for (const FileInfo& file : reader.files()) nbytes += file.size;
+  for (const FileInfo& file : reader.files()) nbytes += file.unpacked ? 0 : file.size;
   return nbytes;
 }
 
@@ -34,7 +41,9 @@ std::string format_of(const Reader& reader) {
 }
 
 std::string format_kind(const Reader& reader) {
-  const std::size_t count = reader.files().size();
+  const auto files = reader.files();
+  const auto count = static_cast<std::size_t>(
+      std::count_if(files.begin(), files.end(), [](const FileInfo& file) { return !file.unpacked; }));
   if (count == 1) return format_of(reader);
   return count == 0 ? "no files" : fmt::format("{}, {}", format_of(reader), format_count_of(count, "file"));
 }
@@ -71,6 +80,19 @@ std::string format_path(const Stats& stats) {
   if (!stats.landing.empty() && stats.landing != stats.path) out += ", " + stats.landing;
   if (stats.block_size == 0 || stats.queue_depth == 0 || stats.path == "mapped") return out;
   return fmt::format("{}, {} {} x {}", out, stats.backend, format_round_size(stats.block_size), stats.queue_depth);
+}
+
+void print_opaque(Console& console, std::span<const OpaqueValue> values) {
+  if (values.empty()) return;
+  Table table({{"OPAQUE", Align::kLeft, Tone::kAccent}, {""}});
+  for (const OpaqueValue& value : values.first(std::min(values.size(), kMostOpaque))) {
+    table.add({value.path.empty() ? "(all of it)" : printable(value.path), printable(value.name)});
+  }
+  if (values.size() > kMostOpaque) {
+    table.add({"...", fmt::format("and {} more", format_count(values.size() - kMostOpaque))});
+  }
+  table.print(console.out, console.terminal);
+  console.out.write("\n");
 }
 
 void write_metadata(JsonWriter& json, const Metadata& metadata) {

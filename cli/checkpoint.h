@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "command.h"
 #include "json.h"
 #include "penstock/options.h"
 #include "penstock/reader.h"
@@ -40,6 +41,9 @@ void add_select_option(CLI::App& command, std::vector<std::string>& globs);
 
 // "direct, staged, uring 2 MiB x 8": how a load or save went about it.
 std::string format_path(const Stats& stats);
+
+// What of torch checkpoints is more than data, and was left out; nothing where there is none.
+void print_opaque(Console& console, std::span<const OpaqueValue> values);
 
 void write_metadata(JsonWriter& json, const Metadata& metadata);
 

@@ -6,6 +6,7 @@
 
 #include "checkpoint.h"
 #include "command.h"
+#include "fields_json.h"
 #include "headline.h"
 #include "json.h"
 #include "penstock/error.h"
@@ -103,13 +104,19 @@ void print_dtypes(Console& console, const Listing& listing) {
   console.out.write("\n");
 }
 
+// What a file holds packed counts as the file's: it comes right after it.
+std::size_t file_of(const Reader& reader, const TensorInfo& tensor) {
+  return reader.files()[tensor.file].unpacked ? tensor.file - 1 : tensor.file;
+}
+
 void print_files(Console& console, const Reader& reader) {
   const auto files = reader.files();
-  if (files.size() < 2) return;
+  if (std::count_if(files.begin(), files.end(), [](const FileInfo& file) { return !file.unpacked; }) < 2) return;
   std::vector<std::uint64_t> tensor_counts(files.size());
-  for (const TensorInfo& tensor : reader.tensors()) ++tensor_counts[tensor.file];
+  for (const TensorInfo& tensor : reader.tensors()) ++tensor_counts[file_of(reader, tensor)];
   Table table({{"TENSORS", Align::kRight}, {"SIZE", Align::kRight}, {"FILE"}});
   for (std::size_t i = 0; i < files.size(); ++i) {
+    if (files[i].unpacked) continue;
     table.add(
         {format_count(tensor_counts[i]), format_size(files[i].size), printable(files[i].path.filename().string())});
   }
@@ -156,6 +163,7 @@ void print_listing(Console& console, const Reader& reader, const Options& option
   if (!listing.tensors.empty()) options.summary ? print_dtypes(console, listing) : print_tensors(console, listing);
   print_files(console, reader);
   print_metadata(console, reader.metadata());
+  for (const FileInfo& file : reader.files()) print_opaque(console, file.opaque);
   print_totals(console, reader, listing);
 }
 
@@ -188,6 +196,15 @@ void write_files(JsonWriter& json, const Reader& reader) {
     json.field("format", file.format);
     json.key("metadata");
     write_metadata(json, file.metadata);
+    json.field("unpacked", file.unpacked);
+    json.key("opaque");
+    json.begin_array();
+    for (const OpaqueValue& value : file.opaque) {
+      json.begin_object();
+      write_fields(json, value);
+      json.end_object();
+    }
+    json.end_array();
     json.end_object();
   }
   json.end_array();

@@ -102,6 +102,7 @@ void print_result(Console& console, const Options& options, const std::string& p
                              format_size(result.file_size), result.kind));
   console.out.write("\n");
   if (options.print_checksums) print_checksums(console, report);
+  print_opaque(console, report.opaque);
   Table table({{""}, {""}, {""}});
   table.add(row("structure", Tone::kGood, "ok", "table of contents: names, dtypes, shapes and byte ranges"));
   table.add(checksum_row(options, report));

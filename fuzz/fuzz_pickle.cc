@@ -3,7 +3,9 @@
 // What parses must be consistent: every node points at nodes, tensors lie in their storages, every value can be asked
 // for. Reading a part asks for more or says the same as reading all. What does not parse must be refused by an Error of
 // one line.
+#include "format/memory_source.h"
 #include "format/pickle.h"
+#include "format/torch_globals.h"
 #include "torch_check.h"
 
 namespace penstock {
@@ -14,7 +16,8 @@ constexpr torch::WalkLimits kLimits{.steps = 20'000, .names = 5'000};
 
 pickle::Options options() {
   pickle::Options options{"f", "data.pkl"};
-  options.allows = torch::allows_global;
+  options.knows = torch::knows_global;
+  options.refuses_foreign = false;
   return options;
 }
 
@@ -40,15 +43,19 @@ void check_prefixes(std::string_view input, const pickle::Graph& whole) {
 }
 
 // The storages one after the other.
-void check_tree(const torch::Tree& tree) {
-  std::vector<std::uint64_t> offsets;
+void check_tree(pickle::Graph graph) {
+  torch::Checkpoint checkpoint;
+  checkpoint.format = torch::kZipFormat;
+  checkpoint.tree = std::make_unique<const torch::Tree>(std::move(graph), "f", kLimits);
   std::uint64_t size = 0;
-  for (const torch::Storage& storage : tree.storages()) {
-    offsets.push_back(size);
+  for (const torch::Storage& storage : checkpoint.tree->storages()) {
+    checkpoint.storage_offsets.push_back(size);
     if (__builtin_add_overflow(size, storage.nbytes(), &size)) return;
   }
-  fuzz::check_values(tree);
-  fuzz::check_layout(torch::make_layout(tree, offsets, "torch", "f"), size);
+  fuzz::check_values(*checkpoint.tree);
+  const Layout layout = torch::make_layout(checkpoint, "f");
+  fuzz::check_layout(layout, size);
+  fuzz::check_packed(layout, MemorySource("", "f"));
 }
 
 void check(std::string_view input) {
@@ -61,7 +68,7 @@ void check(std::string_view input) {
     } catch (const Error& error) {
       FUZZ_CHECK(std::string_view(error.what()).find("memo entry") != std::string_view::npos);
     }
-    check_tree(torch::Tree(std::move(graph), "f", kLimits));
+    check_tree(std::move(graph));
   } catch (const Error& error) {
     fuzz::check_message(error, /*may_be_unsupported=*/true);
   }

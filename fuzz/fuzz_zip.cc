@@ -20,9 +20,10 @@ void check_records(const std::vector<zip::Record>& records, std::uint64_t file_s
   for (const zip::Record& record : records) {
     FUZZ_CHECK(record.header_offset >= next);
     FUZZ_CHECK(record.offset > record.header_offset);
-    FUZZ_CHECK(record.offset <= file_size && record.nbytes <= file_size - record.offset);
+    FUZZ_CHECK(record.offset <= file_size && record.stored_nbytes <= file_size - record.offset);
+    FUZZ_CHECK(record.deflated || record.stored_nbytes == record.nbytes);
     FUZZ_CHECK(names.insert(record.name).second);
-    next = record.offset + record.nbytes;
+    next = record.offset + record.stored_nbytes;
   }
 }
 
@@ -70,6 +71,7 @@ void check(std::string_view input) {
     fuzz::check_values(*checkpoint.tree);
     const Layout layout = torch::parse_zip(source);
     fuzz::check_layout(layout, input.size());
+    fuzz::check_packed(layout, source);
     if (layout.tensors.size() <= 100) check_round_trip(layout, 64);
   } catch (const Error& error) {
     fuzz::check_message(error, /*may_be_unsupported=*/true);

@@ -72,6 +72,7 @@ struct VerifyReport {
   bool had_checksums = false;
   std::vector<VerifiedTensor> tensors;  // in the reader's order
   std::vector<std::string> problems;    // one line each
+  std::vector<OpaqueValue> opaque;      // what of a torch checkpoint is no data; tensors in it were checked
   double seconds = 0;
 };
 

@@ -170,6 +170,12 @@ void visit_fields(const VerifiedTensor& tensor, Visitor&& visit) {
 }
 
 template <typename Visitor>
+void visit_fields(const OpaqueValue& value, Visitor&& visit) {
+  visit("path", value.path);
+  visit("name", value.name);
+}
+
+template <typename Visitor>
 void visit_fields(const VerifyReport& report, Visitor&& visit) {
   visit("ok", report.ok);
   visit("problems", report.problems);
@@ -178,6 +184,7 @@ void visit_fields(const VerifyReport& report, Visitor&& visit) {
   visit("seconds", report.seconds);
   visit("had_checksums", report.had_checksums);
   visit("tensors", report.tensors);
+  visit("opaque", report.opaque);
 }
 
 // ---- What would be done.

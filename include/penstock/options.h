@@ -94,6 +94,11 @@ enum class WriteMethod { kAuto, kDirect, kBuffered };
 //   kDuplicate    each is written in full
 enum class SharedTensors { kRefuse, kDeduplicate, kDuplicate };
 
+// What to do with values of a torch checkpoint that are more than data: objects of other classes, functions.
+//   kRefuse  such a checkpoint is not loaded as a tree
+//   kKeep    they are named, and stand in the tree as opaque values
+enum class OpaqueValues { kRefuse, kKeep };
+
 // What a FlashPack file leaves open. See docs/formats/flashpack.md.
 struct FlashPackOptions {
   std::uint64_t align_bytes = 128;  // of every tensor

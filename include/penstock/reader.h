@@ -27,6 +27,10 @@ struct FileInfo {
   std::uint64_t size = 0;
   std::string format;  // "safetensors", "flashpack", "torch", "torch-legacy"
   Metadata metadata;
+  std::vector<OpaqueValue> opaque;  // what of a torch checkpoint is no data, and was left out
+  // Not a file of its own, but what the one before it holds compressed or inside its pickle: it is unpacked into memory
+  // when it is first wanted, and stays there as long as the Reader.
+  bool unpacked = false;
 };
 
 struct LoadResult {

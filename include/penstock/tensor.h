@@ -19,6 +19,13 @@ using Shape = std::vector<std::int64_t>;
 // Free-form text that travels with a file ("format": "pt"), string to string.
 using Metadata = std::map<std::string, std::string>;
 
+// A value of a torch checkpoint that is more than data: an object of somebody's class, a function. It is named and
+// never made; tensors in it are tensors like any other.
+struct OpaqueValue {
+  std::string path;  // in the tree: "hyper_parameters"; empty for the whole of it
+  std::string name;  // of its class: "argparse.Namespace"
+};
+
 // Where a tensor lies in a set of files. Plain data.
 struct TensorInfo {
   std::string name;

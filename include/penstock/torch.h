@@ -1,7 +1,8 @@
 // TorchCheckpoint: what a file of torch.save holds, as data. Nothing in it is executed.
 //
 // Tensors of such a file are read by Reader, like any other's, under their paths in the tree. This is for those who
-// want the tree itself: dicts in dicts, numbers, strings, and tensors as views of storages.
+// want the tree itself: dicts in dicts, numbers, strings, and tensors as views of storages. Values that are more than
+// data, such as objects of somebody's class, are refused or left opaque.
 //
 // A checkpoint is immutable and may be used from several threads.
 #pragma once
@@ -36,6 +37,8 @@ struct TorchTensor {
   Shape strides;  // elements
   bool requires_grad = false;
   bool is_parameter = false;
+  bool conjugated = false;  // its elements are the conjugates of what is stored
+  bool negated = false;     // its elements are the negatives of what is stored
 };
 
 enum class TorchKind : std::uint8_t {
@@ -58,8 +61,30 @@ enum class TorchKind : std::uint8_t {
   kDevice,       // torch.device; items: its type and, if there is one, its index
   kDType,        // torch.dtype; `text` is torch's name for it
   kTensor,       // `integer` is its number among tensors()
-  kStorage,      // a storage that stands for itself; `integer` is its number
-  kNumpyScalar,  // `text` holds the bytes, items[0] the dtype's name, such as "f8"
+  kStorage,      // a storage that stands for itself, or a part of one: see TorchStoragePart
+  kNumpyScalar,  // `text` holds the bytes, `name` is its dtype, such as "<f8"
+  kNumpyArray,   // the same; items[0] is its shape
+  kCounter,      // collections.Counter; entries
+  kLayout,       // torch.layout; `text` is torch's name for it, such as "torch.sparse_coo"
+  kScheme,       // torch.qscheme; `text` is torch's name for it
+  kRebuilt,  // a sparse, quantized or nested tensor: `name` is the function of torch that makes it, items its arguments
+  kOpaque,   // more than data: `name` is its class, or what else would have been called
+};
+
+// How the pickle would have made an opaque value. Each part is a value again; kNoValue and empty where there is none.
+struct TorchOpaque {
+  std::uint32_t arguments = ~std::uint32_t{0};                   // a tuple; none for a class or a function by itself
+  std::vector<std::uint32_t> states;                             // most often one, a dict of its attributes
+  std::vector<std::uint32_t> items;                              // what was appended to it
+  std::vector<std::pair<std::uint32_t, std::uint32_t>> entries;  // what was set in it, by key
+};
+
+// A storage that stands for itself: `count` elements of a type of torch's, from a byte of the storage on.
+struct TorchStoragePart {
+  std::uint32_t storage = 0;
+  std::string_view dtype;
+  std::uint64_t offset = 0;
+  std::uint64_t count = 0;
 };
 
 // A value of the tree. Values are numbered; the same number in two places is the same object. In a hostile file a value
@@ -70,9 +95,13 @@ struct TorchValue {
   double number = 0;
   double imaginary = 0;
   std::string_view text;
+  std::string name;
+  bool column_major = false;  // kNumpyArray
   std::vector<std::uint32_t> items;
   std::vector<std::pair<std::uint32_t, std::uint32_t>> entries;  // of dicts: key, value
   std::uint32_t attributes = kNoValue;                           // a dict of what Python would set on the object
+  TorchStoragePart part;                                         // kStorage
+  TorchOpaque opaque;                                            // kOpaque
 
   static constexpr std::uint32_t kNoValue = ~std::uint32_t{0};
 };
@@ -81,8 +110,9 @@ class TorchCheckpoint {
  public:
   struct State;  // the library's own
 
-  // Reads the pickle and checks it against the file; no storage is read. Throws Error.
-  explicit TorchCheckpoint(const std::filesystem::path& path);
+  // Reads the pickle and checks it against the file; no storage is read. Throws Error; Error(kUnsupportedFormat) that
+  // names the first value that is more than data, unless these are to be kept.
+  explicit TorchCheckpoint(const std::filesystem::path& path, OpaqueValues opaque = OpaqueValues::kRefuse);
   TorchCheckpoint(TorchCheckpoint&&) noexcept;
   TorchCheckpoint& operator=(TorchCheckpoint&&) noexcept;
   ~TorchCheckpoint();
@@ -91,8 +121,11 @@ class TorchCheckpoint {
   std::span<const TorchTensor> tensors() const noexcept;
 
   std::uint32_t root() const noexcept;
-  // Throws Error(kUnsupportedFormat) that names it for a value that is more than data.
+  // Throws Error(kUnsupportedFormat) that names it for a value that is more than data, unless these are to be kept.
   TorchValue value(std::uint32_t number) const;
+
+  // True when a value can be made only once its tensors were read (kRebuilt): they are made of what is in them.
+  bool needs_data() const noexcept;
 
   // Where a value stands in the file, for messages: "model.pt: data.pkl: byte 17".
   std::string place(std::uint32_t number) const;

@@ -52,6 +52,12 @@ inline constexpr auto kWords<WriteMethod> = std::to_array<Word<WriteMethod>>({
 });
 
 template <>
+inline constexpr auto kWords<OpaqueValues> = std::to_array<Word<OpaqueValues>>({
+    {OpaqueValues::kRefuse, "refuse"},
+    {OpaqueValues::kKeep, "keep"},
+});
+
+template <>
 inline constexpr auto kWords<SharedTensors> = std::to_array<Word<SharedTensors>>({
     {SharedTensors::kRefuse, "refuse"},
     {SharedTensors::kDeduplicate, "deduplicate"},

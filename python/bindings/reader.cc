@@ -50,7 +50,16 @@ std::optional<nb::tuple> find_tensor(const Reader& reader, std::string_view name
 nb::list file_infos(const Reader& reader) {
   nb::list result;
   for (const FileInfo& file : reader.files()) {
+    if (file.unpacked) continue;
     result.append(nb::make_tuple(nb::cast(file.path), file.size, file.format, file.metadata));
+  }
+  return result;
+}
+
+nb::list opaque_values(const Reader& reader) {
+  nb::list result;
+  for (const FileInfo& file : reader.files()) {
+    for (const OpaqueValue& value : file.opaque) result.append(nb::make_tuple(value.path, value.name));
   }
   return result;
 }
@@ -175,6 +184,7 @@ void bind_reader(nb::module_& module) {
       .def("infos", &tensor_infos, nb::sig("def infos(self) -> list[" PENSTOCK_INFO "]"))
       .def("find", &find_tensor, nb::arg("name"), nb::sig("def find(self, name: str) -> " PENSTOCK_INFO " | None"))
       .def("files", &file_infos, nb::sig("def files(self) -> list[tuple[pathlib.Path, int, str, dict[str, str]]]"))
+      .def("opaque", &opaque_values, nb::sig("def opaque(self) -> list[tuple[str, str]]"))
       .def("metadata", [](const Reader& reader) { return reader.metadata(); })
       .def("resident_bytes", &Reader::resident_bytes, nb::call_guard<GilRelease>())
       .def("load", &load, nb::arg("names").none(), nb::arg("options"), nb::arg("progress").none(), nb::arg("build"),

@@ -18,6 +18,11 @@ nb::object narrow(std::string_view text) {
       .attr("encode")("latin1");
 }
 
+// Python has strings with half of a surrogate pair.
+nb::object text_object(std::string_view text) {
+  return nb::steal(PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "surrogatepass"));
+}
+
 nb::object bytes_object(const TorchValue& value) {
   if (value.integer != 0) return narrow(value.text);
   return nb::bytes(value.text.data(), value.text.size());
@@ -78,7 +83,7 @@ class Builder {
       case TorchKind::kComplex:
         return call("complex", nb::float_(value.number), nb::float_(value.imaginary));
       case TorchKind::kString:
-        return nb::str(value.text.data(), value.text.size());
+        return text_object(value.text);
       case TorchKind::kBytes:
         return bytes_object(value);
       case TorchKind::kByteArray:
@@ -104,9 +109,22 @@ class Builder {
       case TorchKind::kTensor:
         return tensors_[static_cast<std::size_t>(value.integer)];
       case TorchKind::kStorage:
-        return call("storage", nb::int_(value.integer));
+        return call("storage", value.part.storage, nb::str(value.part.dtype.data(), value.part.dtype.size()),
+                    value.part.offset, value.part.count);
       case TorchKind::kNumpyScalar:
-        return call("numpy_scalar", build(value.items[0]), bytes_object(value), place_object(number));
+        return call("numpy_scalar", value.name, bytes_object(value), place_object(number));
+      case TorchKind::kNumpyArray:
+        return call("numpy_array", value.name, bytes_object(value), build(value.items[0]), value.column_major);
+      case TorchKind::kCounter:
+        return fill(number, call("counter"), value);
+      case TorchKind::kLayout:
+        return call("layout", text_object(value.text));
+      case TorchKind::kScheme:
+        return call("scheme", text_object(value.text));
+      case TorchKind::kRebuilt:
+        return call("rebuilt", value.name, items(value));
+      case TorchKind::kOpaque:
+        return make_opaque(number, value);
     }
     return nb::none();
   }
@@ -146,6 +164,22 @@ class Builder {
     return dict;
   }
 
+  // Known before its parts are: it may contain itself.
+  nb::object make_opaque(std::uint32_t number, const TorchValue& value) {
+    nb::object opaque = call("opaque", text_object(value.name));
+    made_.emplace(number, opaque);
+    const bool is_called = value.opaque.arguments != TorchValue::kNoValue;
+    nb::list states;
+    for (const std::uint32_t state : value.opaque.states) states.append(build(state));
+    nb::list appended;
+    for (const std::uint32_t item : value.opaque.items) appended.append(build(item));
+    nb::list entries;
+    for (const auto& [key, entry] : value.opaque.entries) entries.append(nb::make_tuple(build(key), build(entry)));
+    call("fill_opaque", opaque, is_called ? build(value.opaque.arguments) : nb::object(nb::none()), states, appended,
+         entries);
+    return opaque;
+  }
+
   void set_attributes(const nb::object& object, std::uint32_t number) {
     call("set_attributes", object, build(number), place_object(number));
   }
@@ -183,7 +217,8 @@ nb::list tensors(const TorchCheckpoint& checkpoint) {
   for (const TorchTensor& tensor : checkpoint.tensors()) {
     const bool alone = users[tensor.storage] == 1 && covers_storage(tensor, checkpoint.storages()[tensor.storage]);
     list.append(nb::make_tuple(tensor.storage, dtype_object(tensor.dtype), tensor.offset, shape_tuple(tensor.shape),
-                               shape_tuple(tensor.strides), tensor.requires_grad, tensor.is_parameter, alone));
+                               shape_tuple(tensor.strides), tensor.requires_grad, tensor.is_parameter, alone,
+                               tensor.conjugated, tensor.negated));
   }
   return list;
 }
@@ -198,15 +233,18 @@ void bind_torch(nb::module_& module) {
   nb::class_<TorchCheckpoint>(module, "TorchCheckpoint", "What a file of torch.save holds, as data.")
       .def(
           "__init__",
-          [](TorchCheckpoint* self, const Path& path) {
+          [](TorchCheckpoint* self, const Path& path, std::string_view opaque) {
+            const auto choice = choice_from<OpaqueValues>("opaque", opaque);
             GilRelease release;
-            new (self) TorchCheckpoint(path);
+            new (self) TorchCheckpoint(path, choice);
           },
-          nb::arg("path"), nb::sig("def __init__(self, path: str | os.PathLike[str]) -> None"))
+          nb::arg("path"), nb::arg("opaque") = "refuse",
+          nb::sig("def __init__(self, path: str | os.PathLike[str], opaque: str = 'refuse') -> None"))
       .def("storages", &storages, nb::sig("def storages(self) -> list[tuple[str, str, str, int]]"))
       .def("tensors", &tensors,
            nb::sig("def tensors(self) -> list[tuple[int, str, int, tuple[int, ...], tuple[int, ...], bool, bool, "
-                   "bool]]"))
+                   "bool, bool, bool]]"))
+      .def("needs_data", &TorchCheckpoint::needs_data)
       .def("open_storages", &TorchCheckpoint::open_storages)
       .def("build", &build, nb::arg("tensors"), nb::arg("make"),
            nb::sig("def build(self, tensors: list[typing.Any], make: dict[str, collections.abc.Callable[..., "

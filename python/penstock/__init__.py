@@ -20,6 +20,7 @@ from ._frameworks import PackedTensor, torch_is_installed
 from ._into import LoadedInto, load_into
 from ._job import SaveJob
 from ._load import load, stream
+from ._opaque import Opaque, OpaqueValue, OpaqueWarning
 from ._options import Stats
 from ._parallel import save_parallel
 from ._reader import FileInfo, LazyTensor, Reader, open
@@ -85,6 +86,9 @@ __all__ = [
     "ModelError",
     "NoSpaceError",
     "NotFoundError",
+    "Opaque",
+    "OpaqueValue",
+    "OpaqueWarning",
     "OutOfMemoryError",
     "PackedTensor",
     "PermissionDeniedError",

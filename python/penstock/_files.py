@@ -8,6 +8,7 @@ from typing import NamedTuple
 from . import _core
 from ._dtypes import dtype_name, numel
 from ._load import title
+from ._opaque import OpaqueValue
 from ._options import FormatArguments, IoTuning, Path, Paths, Stats, open_reader, path_text, save_options
 from ._paths import explaining, path_texts
 from ._progress import Progress, reporting
@@ -97,6 +98,7 @@ class VerifyReport(NamedTuple):
     bytes: int
     bytes_read: int
     seconds: float
+    opaque: list[OpaqueValue]  # what of a torch checkpoint is no data; tensors in it were checked
 
     def __bool__(self) -> bool:
         return self.ok
@@ -127,6 +129,7 @@ def verify(
             callback,
         )
     found["tensors"] = [VerifiedTensor(**tensor) for tensor in found["tensors"]]
+    found["opaque"] = [OpaqueValue(**value) for value in found["opaque"]]
     return VerifyReport(**found)
 
 
@@ -139,12 +142,14 @@ class Summary(NamedTuple):
     parameters: int
     nbytes: int
     dtypes: dict[str, int]  # bytes of each
+    opaque: list[OpaqueValue]  # what of a torch checkpoint is no data
 
     def __repr__(self) -> str:
         lines = [f"{len(self.tensors):,} tensors, {self.parameters:,} elements, {_size(self.nbytes)}"]
         lines += [f"  {file.path}  {file.format}  {_size(file.size)}" for file in self.files]
         lines += [f"  {dtype:<8} {_size(nbytes)}" for dtype, nbytes in self.dtypes.items()]
         lines += [f"  {key}: {value}" for key, value in self.metadata.items()]
+        lines += [f"  opaque: {value}" for value in self.opaque]
         return "\n".join(lines)
 
 
@@ -162,6 +167,7 @@ def inspect(paths: Paths) -> Summary:
         parameters=sum(numel(tensor.shape) for tensor in tensors),
         nbytes=sum(dtypes.values()),
         dtypes=dict(sorted(dtypes.items(), key=lambda item: -item[1])),
+        opaque=[OpaqueValue(*value) for value in reader.opaque()],
     )
 
 

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from . import _core
 from ._frameworks import get_framework, torch_is_installed
+from ._opaque import warn_of_opaque
 from ._options import TORCH_FORMATS, LoadTuning, Path, Paths, load_options, open_reader, path_text
 from ._progress import Progress, reporting
 from ._rename import Rename, new_names
 from ._select import Select, resolve
 from ._types import Device, DType, StatsDict, Tensor, Unpack
-from .errors import CancelledError
+from .errors import ArgumentError, CancelledError
 
 if TYPE_CHECKING:
     from typing import TypeGuard
@@ -31,6 +32,7 @@ def load(
     framework: str | None = None,
     rename: Rename = None,
     verify: bool = False,
+    opaque: str = "refuse",
     progress: Progress = None,
     stats: StatsDict | None = None,
     **tuning: Unpack[LoadTuning],
@@ -58,14 +60,18 @@ def load(
     rename: other names for what was selected: a dict, a callable that is given each name, or
         ``penstock.strip_prefix("model.")`` and ``penstock.add_prefix("model.")``. Two tensors of one name are refused.
     verify: check the file's checksums, where it has them, as bytes land.
+    opaque: what to do with values of a torch checkpoint that are more than data (objects of other classes, functions).
+        Nothing is ever imported or executed. "refuse" raises UnsupportedFormatError that names the first; "keep" puts
+        an `Opaque` in its place. A load by paths (`select`, `rename`, `dtype`, NumPy) leaves them out.
     progress: True for a bar, or a callable that is given (bytes_done, bytes_total) and may return False to stop.
     stats: a dict (such as `Stats()`) to be filled with what was done and why.
     tuning: backend, block_size, queue_depth, threads, landing, pool; see docs/tuning.md.
     """
     made = get_framework(framework)
     options = load_options(dtype=dtype, verify=verify, cache=cache, **tuning)
+    check_opaque(opaque)
     if select is None and rename is None and dtype is None and is_tree(paths, framework):
-        tree: dict[str, Any] = _load_tree(paths, device, options, progress, stats)  # or what else was saved
+        tree: dict[str, Any] = _load_tree(paths, device, options, opaque, progress, stats)  # or what else was saved
         return tree
     reader = open_reader(paths)
     names = resolve(select, reader)
@@ -92,14 +98,22 @@ def is_tree(paths: Paths, framework: str | None) -> TypeGuard[Path]:
     return os.path.isfile(path) and _core.detect_format(path) in TORCH_FORMATS
 
 
-def _load_tree(path: Path, device: Any, options: _core.LoadOptions, progress: Progress, stats: StatsDict | None) -> Any:
+def check_opaque(opaque: str) -> None:
+    """Refuses a word that is none, also where there is nothing to apply it to."""
+    if opaque not in ("refuse", "keep"):
+        raise ArgumentError(f'opaque must be one of "refuse", "keep", not {opaque!r}')
+
+
+def _load_tree(
+    path: Path, device: Any, options: _core.LoadOptions, opaque: str, progress: Progress, stats: StatsDict | None
+) -> Any:
     from ._torch import device as torch_device
     from ._torch.trees import load_tree
 
     place = None if is_cpu(device) else torch_device(device)
     with reporting(progress, f"loading {title(path)}") as callback:
         tree, counters = load_tree(
-            _core.TorchCheckpoint(path_text(path)),
+            _core.TorchCheckpoint(path_text(path), opaque),
             options,
             callback,
             None if place is None else lambda storage, _: storage.to(device=place),
@@ -128,10 +142,13 @@ def stream(
 
     At most `max_buffer` bytes (but always one tensor) are read ahead, so a checkpoint larger than memory can pass
     through. The other arguments are those of `load`; `stats` is filled at the end. Closing the iterator stops the
-    reads.
+    reads. Of a torch checkpoint all tensors are given, also those in objects of other classes; an `OpaqueWarning` names
+    what is left out.
     """
     made = get_framework(framework)
     reader = open_reader(paths)
+    if select is None:
+        warn_of_opaque(reader, title(paths))
     names = resolve(select, reader)
     _require(made, reader, names, dtype)
     renamed = new_names(rename, reader, names)

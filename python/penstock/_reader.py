@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ._dtypes import BITS, numel
 from ._frameworks import PackedTensor, get_framework
 from ._indexing import Basic, parse_index
+from ._opaque import OpaqueValue
 from ._options import LoadTuning, Paths, is_text, load_options, open_reader
 from ._select import unknown_tensor
 from ._types import DType, Tensor, Unpack
@@ -66,6 +67,11 @@ class Reader(Mapping[str, "LazyTensor"]):
     def files(self) -> list[FileInfo]:
         """The files, in the order of their tensors."""
         return [FileInfo(*file) for file in self.core.files()]
+
+    @property
+    def opaque(self) -> list[OpaqueValue]:
+        """What of a torch checkpoint is no data: objects, which are named and never made. Their tensors are here."""
+        return [OpaqueValue(*value) for value in self.core.opaque()]
 
     @property
     def nbytes(self) -> int:

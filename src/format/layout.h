@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -26,11 +27,26 @@ class ByteSource {
   virtual void read(std::uint64_t offset, std::span<std::byte> bytes) const = 0;
 };
 
+// Bytes that a file does not hold as they are: compressed, or inside a pickle. Unpacked, such parts lie one after the
+// other as in a file of their own, and that is where the offsets of Layout::packed_tensors count from.
+struct PackedBytes {
+  std::string name;          // for messages: record "archive/data/0"
+  std::uint64_t offset = 0;  // when unpacked
+  std::uint64_t nbytes = 0;
+  std::uint32_t crc32 = 0;  // 0: none is known
+  // Passes the bytes on in order; the same each time. `source` is the file that was parsed.
+  using Take = std::function<void(std::span<const std::byte>)>;
+  std::function<void(const ByteSource& source, const Take& take)> unpack;
+};
+
 // One file's tensors, in the order of their offsets. TensorInfo::file is 0; whoever joins files sets it.
 struct Layout {
   std::string format;
   std::vector<TensorInfo> tensors;
   Metadata metadata;
+  std::vector<TensorInfo> packed_tensors = {};
+  std::vector<PackedBytes> packed = {};  // by offset
+  std::vector<OpaqueValue> opaque = {};
 };
 
 // By offset, then by size (an empty tensor before the one that starts where it lies), then by name: the order that

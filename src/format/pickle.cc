@@ -1,6 +1,8 @@
 #include "format/pickle.h"
 
+#include <algorithm>
 #include <bit>
+#include <charconv>
 #include <cstring>
 
 #include "base/error.h"
@@ -92,19 +94,23 @@ class Machine {
   }
 
   void push_string(std::string_view text) {
-    if (const auto bad = find_invalid_utf8(text)) {
+    constexpr std::size_t kSurrogateBytes = 3;
+    std::string_view rest = text;
+    while (const auto bad = find_invalid_utf8(rest)) {
       // Python writes half of a surrogate pair like any other character.
-      const bool surrogate = text[*bad] == '\xed' && *bad + 1 < text.size() && (text[*bad + 1] & 0xE0) == 0xA0;
-      if (surrogate) fail_unsupported("a string has half of a surrogate pair, which is not valid UTF-8");
-      fail("a string is not valid UTF-8");
+      rest.remove_prefix(*bad);
+      const bool surrogate =
+          rest.size() >= kSurrogateBytes && rest[0] == '\xed' && (rest[1] & 0xE0) == 0xA0 && (rest[2] & 0xC0) == 0x80;
+      if (!surrogate) fail("a string is not valid UTF-8");
+      rest.remove_prefix(kSurrogateBytes);
     }
     push_text(Kind::kString, text);
   }
 
   // What Python 2 called a string: bytes, whose encoding the reader must know.
   void push_old_string(std::string_view text) {
-    if (find_invalid_utf8(text)) fail_unsupported("a string of Python 2 is not valid UTF-8");
-    push_text(Kind::kString, text);
+    push_text(find_invalid_utf8(text) ? Kind::kOldString : Kind::kString, text);
+    graph_.nodes.back().old = true;
   }
 
   void push_integer(Kind kind, std::int64_t value) {
@@ -167,6 +173,9 @@ class Machine {
       case kNewTrue:
       case kNewFalse:
         push_integer(Kind::kBool, opcode == kNewTrue ? 1 : 0);
+        return true;
+      case kIntegerText:
+        push_integer_text();
         return true;
       case kBinInt:
         push_integer(Kind::kInteger, take_number<std::int32_t>());
@@ -323,10 +332,21 @@ class Machine {
       case kReduce:
       case kNewObject: {
         const NodeId arguments = pop();
-        const NodeId callee = pop();
-        if (graph_.kind(callee) != Kind::kGlobal) fail_unsupported("a call of what is not a global");
-        if (graph_.kind(arguments) != Kind::kTuple) fail("a call whose arguments are not a tuple");
-        push(add_container(Kind::kCall, {callee, arguments}));
+        push_call(pop(), arguments);
+        return true;
+      }
+      case kNewObjectWithKeywords: {
+        const NodeId keywords = pop();
+        const NodeId arguments = pop();
+        push_call(pop(), arguments, keywords);
+        return true;
+      }
+      case kObject: {
+        std::vector<NodeId> items = pop_mark();
+        if (items.empty()) fail("an object without a class");
+        const NodeId callee = items.front();
+        items.erase(items.begin());
+        push_call(callee, add_container(Kind::kTuple, std::move(items)));
         return true;
       }
       case kBuild: {
@@ -347,6 +367,27 @@ class Machine {
       default:
         return false;
     }
+  }
+
+  // What is called is a global, unless other objects are only named and not made.
+  void push_call(NodeId callee, NodeId arguments, NodeId keywords = kNoNode) {
+    if (options_.refuses_foreign && (graph_.kind(callee) != Kind::kGlobal || keywords != kNoNode)) {
+      fail_unsupported("a call of what is not a global");
+    }
+    if (graph_.kind(arguments) != Kind::kTuple) fail("a call whose arguments are not a tuple");
+    if (keywords != kNoNode && graph_.kind(keywords) != Kind::kDict) fail("keywords that are not a dict");
+    push(add_container(Kind::kCall, {callee, arguments}));
+    if (keywords != kNoNode) contents_of(top()).appended.push_back(keywords);
+  }
+
+  // Decimal digits; 00 and 01 are what protocol 1 has for False and True.
+  void push_integer_text() {
+    const std::string_view digits = take_line();
+    if (digits == "00" || digits == "01") return push_integer(Kind::kBool, digits == "01" ? 1 : 0);
+    std::int64_t value = 0;
+    const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
+    if (error != std::errc() || end != digits.data() + digits.size()) fail("an integer of other than 64 bits");
+    push_integer(Kind::kInteger, value);
   }
 
   void push_float() {
@@ -406,15 +447,15 @@ class Machine {
 
   void push_global(std::string_view module, std::string_view name) {
     std::string global = fmt::format("{} {}", module, name);
-    if (!options_.allows(global)) {
-      fail_unsupported("the global {} is not one that a checkpoint's data needs; it was not imported",
-                       in_quotes(fmt::format("{}.{}", module, name)));
-    }
-    graph_.names.push_back(std::move(global));
     Node node;
+    node.foreign = !options_.knows(global);
+    if (node.foreign && options_.refuses_foreign) fail_unsupported("{}", foreign_text(global));
+    if (node.foreign && find_invalid_utf8(global)) fail("a global whose name is not valid UTF-8");
+    graph_.names.push_back(std::move(global));
     node.kind = Kind::kGlobal;
     node.text = graph_.names.back();
     push(add(node));
+    if (node.foreign && graph_.first_foreign == kNoNode) graph_.first_foreign = top();
   }
 
   std::string_view text_;
@@ -429,6 +470,12 @@ class Machine {
 };
 
 }  // namespace
+
+std::string foreign_text(std::string_view global) {
+  std::string name(global);
+  std::replace(name.begin(), name.end(), ' ', '.');
+  return fmt::format("the global {} is not one that a checkpoint's data needs; it was not imported", in_quotes(name));
+}
 
 std::string Graph::place(NodeId id) const {
   return fmt::format("{}: byte {}", what, offset + nodes[id].at);

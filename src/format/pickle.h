@@ -1,8 +1,9 @@
 // Pickle as data: a stream of opcodes becomes a graph of nodes. Nothing is imported, called or constructed.
 //
-// A global is a name; what Python would call (REDUCE, NEWOBJ, BUILD) becomes a kCall node that says what would have
-// been called with what. Only opcodes that data needs and globals that an allow-list names are taken: anything else is
-// refused with its name and the byte it stands at. Protocols 2 to 5, as torch and Python write them.
+// A global is a name; what Python would call (REDUCE, NEWOBJ, OBJ, BUILD) becomes a kCall node that says what would
+// have been called with what. Globals that the caller does not know are marked as foreign, or refused: see Options.
+// Opcodes that only other programs could make sense of are refused with the byte they stand at. Protocols 2 to 5, as
+// torch and both Pythons write them.
 //
 // The graph may share nodes and, in a hostile file, contain itself: whoever walks it counts its steps (see kMaxDepth).
 // Strings and bytes are views of the text that was parsed, which must outlive the graph.
@@ -33,6 +34,7 @@ enum class Kind : std::uint8_t {
   kBigInteger,  // does not: little-endian two's complement in `text`
   kFloat,
   kString,
+  kOldString,  // of Python 2, and not UTF-8: bytes, whose encoding only the writer knew
   kBytes,
   kByteArray,
   kList,
@@ -41,17 +43,19 @@ enum class Kind : std::uint8_t {
   kSet,
   kFrozenSet,
   kGlobal,      // `text` is "module name"
-  kCall,        // items: callee, arguments, then the state of each BUILD
+  kCall,        // items: callee, arguments (a tuple), then the state of each BUILD
   kPersistent,  // items: the id
 };
 
 struct Node {
   Kind kind = Kind::kNone;
+  bool foreign = false;        // kGlobal: not one that Options::knows
+  bool old = false;            // kString: of Python 2, where it was bytes
   std::uint32_t contents = 0;  // containers and calls: index into Graph::contents
   std::uint32_t at = 0;        // the byte of the pickle where its opcode stands
   std::int64_t integer = 0;    // also kBool
   double number = 0;           // kFloat
-  std::string_view text;       // kString, kBytes, kByteArray, kBigInteger, kGlobal
+  std::string_view text;       // kString, kOldString, kBytes, kByteArray, kBigInteger, kGlobal
 };
 
 struct Contents {
@@ -72,6 +76,9 @@ class Graph {
   std::span<const std::pair<NodeId, NodeId>> entries(NodeId id) const { return contents[nodes[id].contents].entries; }
   std::span<const NodeId> appended(NodeId id) const { return contents[nodes[id].contents].appended; }
 
+  // The first global that is foreign; kNoNode: none is.
+  NodeId first_foreign = kNoNode;
+
   // True for a call of `global` ("module name").
   bool calls(NodeId id, std::string_view global) const {
     return kind(id) == Kind::kCall && kind(items(id)[0]) == Kind::kGlobal && text(items(id)[0]) == global;
@@ -91,11 +98,15 @@ struct Options {
   std::string_view path;     // for messages
   std::string_view what;     // "data.pkl"; messages say "PATH: data.pkl: byte 17: ..."; outlives the graph
   std::uint64_t offset = 0;  // of the text in what the messages count in
-  // Whether "module name" may appear.
-  std::function<bool(std::string_view global)> allows;
+  // Whether the caller knows "module name".
+  std::function<bool(std::string_view global)> knows;
+  bool refuses_foreign = true;  // throws for a global that is not known, or else marks it
   // A value takes a hundred times the memory that its opcode does. This is enough for about a million tensors.
   std::size_t most_values = std::size_t{1} << 24;
 };
+
+// Why a foreign global ("module name") is refused, for messages.
+std::string foreign_text(std::string_view global);
 
 // Throws Error(kFormat), or kUnsupportedFormat for what Python could make sense of. With `needs_more`, text that ends
 // before STOP sets it and returns an empty graph instead: the caller has only read a part of the file yet.

@@ -12,6 +12,7 @@ enum Opcode : std::uint8_t {
   kPop = '0',
   kPopMark = '1',
   kDuplicate = '2',
+  kIntegerText = 'I',  // Python 2 has it in protocol 2 too, for what takes more than 32 bits
   kBinInt = 'J',
   kBinInt1 = 'K',
   kBinInt2 = 'M',
@@ -23,6 +24,7 @@ enum Opcode : std::uint8_t {
   kBinUnicode = 'X',
   kAppend = 'a',
   kBuild = 'b',
+  kObject = 'o',  // an instance of a class of Python 2's old kind
   kGlobalName = 'c',
   kAppends = 'e',
   kBinGet = 'h',
@@ -53,6 +55,7 @@ enum Opcode : std::uint8_t {
   kEmptySet = 0x8f,
   kAddItems = 0x90,
   kFrozenSetOfMark = 0x91,
+  kNewObjectWithKeywords = 0x92,
   kStackGlobal = 0x93,
   kMemoize = 0x94,
   kFrame = 0x95,
@@ -62,7 +65,6 @@ enum Opcode : std::uint8_t {
 // What the other opcodes of Python would do; nullptr for a byte that is none.
 inline const char* describe_unneeded(std::uint8_t opcode) {
   switch (opcode) {
-    case 'I':
     case 'L':
     case 'F':
     case 'S':
@@ -74,14 +76,11 @@ inline const char* describe_unneeded(std::uint8_t opcode) {
     case 'P':
       return "an opcode of protocol 0 or 1";
     case 'i':
-    case 'o':
       return "an opcode that makes an instance";
     case 0x82:
     case 0x83:
     case 0x84:
       return "an opcode of the extension registry";
-    case 0x92:
-      return "an opcode that makes an object with keywords";
     case 0x97:
     case 0x98:
       return "an opcode for buffers outside of the pickle";

@@ -30,7 +30,8 @@ struct ZipEntry {
   Descriptor descriptor = Descriptor::kNone;
   std::uint16_t flags = 0;  // beside those that follow from the descriptor
   std::uint16_t method = 0;
-  std::string gap;  // bytes after it that belong to nothing
+  std::optional<std::uint32_t> inflated_nbytes;  // of one whose data is compressed
+  std::string gap;                               // bytes after it that belong to nothing
 
   // What the local header says, where it is not the truth.
   std::optional<std::string> local_name;
@@ -72,14 +73,15 @@ inline std::string local_part(const ZipEntry& entry, std::uint16_t flags, std::u
                      little(entry.local_flags.value_or(flags)) + little(entry.method) + little(std::uint32_t{0});
   file += little(entry.local_crc32.value_or(described ? 0 : crc));
   file += little(entry.local_nbytes.value_or(described ? 0 : nbytes)) +
-          little(entry.local_nbytes.value_or(described ? 0 : nbytes));
+          little(entry.local_nbytes.value_or(described ? 0 : entry.inflated_nbytes.value_or(nbytes)));
   file +=
       little(static_cast<std::uint16_t>(name.size())) + little(static_cast<std::uint16_t>(entry.local_extra.size()));
   file += name + entry.local_extra + entry.data;
   const std::uint64_t said = entry.descriptor_nbytes.value_or(entry.data.size());
   if (described) file += little(zip::kDescriptorSignature) + little(crc);
   if (entry.descriptor == Descriptor::kNarrow) {
-    file += little(static_cast<std::uint32_t>(said)) + little(static_cast<std::uint32_t>(said));
+    file += little(static_cast<std::uint32_t>(said)) +
+            little(entry.inflated_nbytes.value_or(static_cast<std::uint32_t>(said)));
   }
   if (entry.descriptor == Descriptor::kWide) file += little(said) + little(said);
   return file + entry.gap;
@@ -90,7 +92,7 @@ inline std::string central_part(const ZipEntry& entry, std::uint16_t flags, std:
   std::string part = little(zip::kCentralSignature) + little(std::uint32_t{0}) + little(flags) + little(entry.method) +
                      little(std::uint32_t{0}) + little(entry.central_crc32.value_or(crc));
   part += little(entry.central_compressed.value_or(entry.central_nbytes.value_or(nbytes))) +
-          little(entry.central_nbytes.value_or(nbytes));
+          little(entry.central_nbytes.value_or(entry.inflated_nbytes.value_or(nbytes)));
   part += little(static_cast<std::uint16_t>(entry.name.size())) +
           little(static_cast<std::uint16_t>(entry.central_extra.size())) +
           little(static_cast<std::uint16_t>(entry.central_comment.size())) + little(entry.central_disk);

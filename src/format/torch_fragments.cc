@@ -112,7 +112,7 @@ void MergedFragments::check_same(const LegacyHead& other, const ByteSource& frag
   const auto a = head_.tree->tensors();
   const auto b = other.tree->tensors();
   if (!std::equal(a.begin(), a.end(), b.begin(), b.end(), same_tensor) ||
-      head_.tree->named_tensors() != other.tree->named_tensors()) {
+      head_.tree->list().tensors != other.tree->list().tensors) {
     throw_format(fragment.path(), "its tensors are not those of {}: they are not of one save", first);
   }
 }

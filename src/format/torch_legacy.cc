@@ -3,12 +3,15 @@
 #include "format/torch_legacy.h"
 
 #include <algorithm>
+#include <array>
 #include <unordered_map>
 
 #include "base/bytes.h"
 #include "base/error.h"
+#include "format/pickle_opcodes.h"
 #include "format/torch_file.h"
 #include "format/torch_fragments.h"
+#include "format/torch_globals.h"
 
 namespace penstock::torch {
 namespace {
@@ -34,21 +37,23 @@ class HeadReader {
     head.text = read_pickles();
     const std::string_view whole(*head.text);
     check_machine(graph(whole, 2));
-    head.object_begin = begins_[3];
-    head.object_end = begins_[4];
-    head.tree = std::make_unique<const Tree>(graph(whole, 3), path_);
+    head.object_begin = begins_[kObject];
+    head.object_end = begins_[kObject + 1];
+    head.tree = std::make_unique<const Tree>(graph(whole, kObject), path_);
     head.order = order_of(*head.tree, graph(whole, 4));
     return head;
   }
 
  private:
   static constexpr std::size_t kPickles = 5;
+  static constexpr std::size_t kObject = 3;
   static constexpr std::string_view kNames[kPickles] = {"the magic number", "the version", "the system's sizes",
                                                         "the object", "the list of keys"};
 
   pickle::Options options(std::size_t number) const {
     pickle::Options options{path_, kNames[number], begins_[number]};
-    options.allows = allows_global;
+    options.knows = knows_global;
+    options.refuses_foreign = number != kObject;
     return options;
   }
 
@@ -148,6 +153,14 @@ void refuse_fragment(const ByteSource& source, const LegacyHead& head) {
                     name->count, in_quotes(name->stem));
 }
 
+// Files may have several objects, one after the other, of which torch.load gives the first.
+bool is_pickle_at(const ByteSource& source, std::uint64_t at) {
+  std::array<unsigned char, kProtocolBytes> start{};
+  if (source.size() - at < start.size()) return false;
+  source.read(at, std::as_writable_bytes(std::span(start)));
+  return start[0] == pickle::kProtocol && start[1] >= 2 && start[1] <= 5;
+}
+
 std::vector<std::uint64_t> place_storages(const ByteSource& source, const LegacyHead& head) {
   std::vector<std::uint64_t> offsets(head.tree->storages().size());
   std::uint64_t at = head.nbytes();
@@ -156,7 +169,7 @@ std::vector<std::uint64_t> place_storages(const ByteSource& source, const Legacy
     offsets[number] = check_count(source, storage, at);
     at = offsets[number] + storage.nbytes();
   }
-  if (at != source.size()) {
+  if (at != source.size() && !is_pickle_at(source, at)) {
     throw_format(source.path(), "byte {}: {} bytes follow the last storage", at, source.size() - at);
   }
   return offsets;
@@ -189,8 +202,7 @@ Checkpoint read_legacy(const ByteSource& source) {
 }
 
 Layout parse_legacy(const ByteSource& source) {
-  const Checkpoint checkpoint = read_legacy(source);
-  return make_layout(*checkpoint.tree, checkpoint.storage_offsets, std::string(checkpoint.format), source.path());
+  return make_layout(read_legacy(source), source.path());
 }
 
 }  // namespace penstock::torch

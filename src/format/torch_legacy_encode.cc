@@ -30,7 +30,7 @@ std::vector<std::byte> to_bytes(std::string_view text) {
 // What was pickled elsewhere must say in which order the storages follow here.
 void check_keys(std::string_view text, std::span<const std::string> sorted) {
   pickle::Options options{"pickle", "the list of keys"};
-  options.allows = [](std::string_view) { return false; };
+  options.knows = [](std::string_view) { return false; };
   const pickle::Graph graph = pickle::parse(text, options);
   const bool is_list = graph.kind(graph.root) == pickle::Kind::kList && graph.consumed == text.size();
   const auto items = is_list ? graph.items(graph.root) : std::span<const pickle::NodeId>{};

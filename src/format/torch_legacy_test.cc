@@ -17,6 +17,7 @@ using test::legacy_storage;
 using test::little;
 using test::p_dict;
 using test::p_global;
+using test::p_integer;
 using test::p_string;
 using test::p_tensor;
 using test::p_tuple;
@@ -36,10 +37,6 @@ std::string refusal_of(const std::string& file) {
 
 std::string refusal(const std::string& body, const std::vector<std::string>& keys, const std::string& data) {
   return refusal_of(legacy_file(body, keys, data));
-}
-
-std::string unsupported(const std::string& body, const std::vector<std::string>& keys, const std::string& data) {
-  return unsupported_error([&] { parse(legacy_file(body, keys, data)); });
 }
 
 TEST(TorchLegacyTest, storages_follow_in_the_order_of_the_keys) {
@@ -86,12 +83,27 @@ TEST(TorchLegacyTest, counts_and_keys_that_do_not_fit_are_refused) {
             std::string::npos);
 }
 
-TEST(TorchLegacyTest, views_of_storages_are_refused) {
-  const std::string view = p_tuple({p_string("v"), "K\x00"s, "K\x01"});
-  const std::string storage = legacy_storage("FloatStorage", "11", 2, view);
-  EXPECT_EQ(unsupported(storage, {"11"}, kTwoData), "f: the object: byte " +
-                                                        std::to_string(legacy_start().size() + 1 + storage.size()) +
-                                                        ": a storage that is a view of another");
+// As torch wrote them before 0.4: ('storage', class, key, location, count, (key of the view, offset, count)).
+TEST(TorchLegacyTest, views_of_storages_are_read) {
+  const auto view = [](int offset, int count) {
+    const std::string part = p_tuple({p_string("v"), p_integer(offset), p_integer(count)});
+    return p_tensor(legacy_storage("FloatStorage", "11", 2, part), 0, {1}, {1});
+  };
+  const Layout layout = parse(legacy_file(p_dict({{"a", view(0, 1)}, {"b", view(1, 1)}}), {"11"}, kTwoData));
+  ASSERT_EQ(layout.tensors.size(), 2u);
+  EXPECT_EQ(layout.tensors[1].offset - layout.tensors[0].offset, 4u);
+  const std::string why = "a view of elements 1 to 3 of storage \"11\", which has 2";
+  EXPECT_NE(refusal(view(1, 2), {"11"}, kTwoData).find(why), std::string::npos);
+  EXPECT_NE(refusal(view(1, 0), {"11"}, kTwoData).find("needs element 0 of storage \"11\", which has 0"),
+            std::string::npos);
+}
+
+TEST(TorchLegacyTest, of_several_objects_one_after_the_other_the_first_is_read) {
+  const std::string one = legacy_file(kTwo, {"11"}, kTwoData);
+  const std::string other = legacy_file(p_dict({}), {}, "");
+  EXPECT_EQ(parse(one + other).tensors.size(), 1u);
+  EXPECT_EQ(parse(one + p_whole("N")).tensors.size(), 1u);
+  EXPECT_NE(refusal_of(one + "garbage").find("7 bytes follow the last storage"), std::string::npos);
 }
 
 TEST(TorchLegacyTest, the_beginning_must_be_right) {
@@ -114,11 +126,17 @@ TEST(TorchLegacyTest, the_beginning_must_be_right) {
             "f: the system's sizes are not a dict");
 }
 
-TEST(TorchLegacyTest, gadgets_are_refused_with_their_place_in_the_file) {
-  const std::string start = legacy_start();
-  EXPECT_EQ(unsupported(p_global("os", "system"), {}, ""),
-            "f: the object: byte " + std::to_string(start.size() + 2) +
-                ": the global \"os.system\" is not one that a checkpoint's data needs; it was not imported");
+TEST(TorchLegacyTest, gadgets_are_named_with_their_place_in_the_file) {
+  const std::string file = legacy_file(p_global("os", "system"), {}, "");
+  const torch::Checkpoint checkpoint = torch::read_legacy(MemorySource(file, "f"));
+  EXPECT_EQ(unsupported_error([&] { torch::refuse_opaque(checkpoint, "f"); }),
+            "f: the object: byte " + std::to_string(legacy_start().size() + 2) +
+                ": the global \"os.system\" is not one that a checkpoint's data needs; it was not imported "
+                "(opaque=\"keep\" loads the rest)");
+  // What surrounds the object has no use for names.
+  const std::string rest = p_whole("M\xe9\x03") + p_whole(p_global("os", "system"));
+  EXPECT_NE(unsupported_error([&] { parse(legacy_start().substr(0, 15) + rest); }).find("the global \"os.system\""),
+            std::string::npos);
 }
 
 TEST(TorchLegacyTest, lengths_beyond_the_file_are_refused) {

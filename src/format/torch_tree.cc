@@ -1,11 +1,11 @@
 #include "format/torch_tree.h"
 
 #include <algorithm>
-#include <array>
 #include <unordered_map>
 
 #include "base/bytes.h"
 #include "base/error.h"
+#include "format/torch_globals.h"
 
 namespace penstock::torch {
 namespace {
@@ -14,105 +14,41 @@ using pickle::Graph;
 using pickle::Kind;
 using pickle::NodeId;
 
-constexpr std::string_view kRebuildTensor = "torch._utils _rebuild_tensor_v2";
-constexpr std::string_view kRebuildTyped = "torch._utils _rebuild_tensor_v3";
-constexpr std::string_view kRebuildParameter = "torch._utils _rebuild_parameter";
-constexpr std::string_view kRebuildParameterWithState = "torch._utils _rebuild_parameter_with_state";
-
 // More than torch computes with. Without a limit, many tensors that name one long shape would take any amount of
 // memory.
 constexpr std::size_t kMostDimensions = 64;
 
-struct StorageClass {
-  std::string_view name;
-  DType dtype;
-};
-constexpr std::array kStorageClasses = {
-    StorageClass{"DoubleStorage", DType::kF64},
-    StorageClass{"FloatStorage", DType::kF32},
-    StorageClass{"HalfStorage", DType::kF16},
-    StorageClass{"BFloat16Storage", DType::kBF16},
-    StorageClass{"LongStorage", DType::kI64},
-    StorageClass{"IntStorage", DType::kI32},
-    StorageClass{"ShortStorage", DType::kI16},
-    StorageClass{"CharStorage", DType::kI8},
-    StorageClass{"ByteStorage", DType::kU8},
-    StorageClass{"BoolStorage", DType::kBool},
-    StorageClass{"ComplexDoubleStorage", DType::kC128},
-    StorageClass{"ComplexFloatStorage", DType::kC64},
-    StorageClass{"UntypedStorage", DType::kU8},
-};
-
-// What data is made of, beside the classes and types of torch that are known by their own tables.
-constexpr std::array<std::string_view, 25> kGlobals = {
-    "collections OrderedDict",
-    kRebuildTensor,
-    kRebuildTyped,
-    kRebuildParameter,
-    kRebuildParameterWithState,
-    "torch Size",
-    "torch device",
-    "torch.serialization _get_layout",
-    "torch storage.UntypedStorage",
-    "_codecs encode",
-    "builtins complex",
-    "builtins set",
-    "builtins frozenset",
-    "builtins bytearray",
-    "builtins bytes",
-    "builtins slice",
-    "__builtin__ complex",
-    "__builtin__ set",
-    "__builtin__ frozenset",
-    "__builtin__ bytearray",
-    "__builtin__ bytes",
-    "numpy.core.multiarray scalar",
-    "numpy._core.multiarray scalar",
-    "numpy dtype",
-    "torch.storage UntypedStorage",
-};
-
-std::optional<DType> storage_dtype(std::string_view global) {
-  for (const std::string_view module : {"torch ", "torch.storage ", "torch.cuda "}) {
-    if (!global.starts_with(module)) continue;
-    for (const StorageClass& known : kStorageClasses) {
-      if (global.substr(module.size()) == known.name) return known.dtype;
-    }
-  }
-  return std::nullopt;
-}
-
-std::optional<DType> global_dtype(std::string_view global) {
-  constexpr std::string_view kModule = "torch ";
-  if (!global.starts_with(kModule)) return std::nullopt;
-  const auto dtype = parse_torch_dtype(global.substr(kModule.size()));
-  return dtype && dtype_bits(*dtype) >= 8 ? dtype : std::nullopt;
-}
+// A tensor is made of a tensor at the most a few times over.
+constexpr unsigned kMostLayers = 8;
 
 }  // namespace
-
-bool allows_global(std::string_view global) {
-  return std::find(kGlobals.begin(), kGlobals.end(), global) != kGlobals.end() || storage_dtype(global) ||
-         global_dtype(global);
-}
 
 class TreeBuilder {
  public:
   explicit TreeBuilder(Tree& tree) : tree_(tree), graph_(tree.graph_) {}
 
-  // A node comes after everything that it was made of.
   void build() {
     const auto count = graph_.nodes.size();
     tree_.tensor_of_node_.assign(count, -1);
-    tree_.storage_of_node_.assign(count, -1);
-    for (NodeId id = 0; id < count; ++id) {
-      current_ = id;
-      if (graph_.kind(id) == Kind::kPersistent) add_storage(id);
-      if (graph_.kind(id) == Kind::kCall) add_tensor(id);
-    }
+    tree_.array_of_node_.assign(count, -1);
+    tree_.use_of_node_.assign(count, -1);
+    for_each(Kind::kPersistent, [this](NodeId id) { add_storage(id); });
+    for_each(Kind::kCall, [this](NodeId id) { fill_dict(id); });
+    for_each(Kind::kCall, [this](NodeId id) {
+      if (find_tensor(id, 0) < 0) add_array(id);
+    });
   }
 
  private:
+  template <typename Use>
+  void for_each(Kind kind, const Use& use) {
+    for (NodeId id = 0; id < graph_.nodes.size(); ++id) {
+      if (graph_.kind(id) != kind) continue;
+      current_ = id;
+      use(id);
+    }
+  }
+
   // The place is that of the storage or tensor that is being taken.
   template <typename... Args>
   [[noreturn]] void fail(fmt::format_string<Args...> message, Args&&... args) const {
@@ -140,26 +76,54 @@ class TreeBuilder {
     return graph_.text(id);
   }
 
-  // ('storage', class, key, location, count), and in the legacy format a view that is None.
+  bool boolean(NodeId id, std::string_view what) const {
+    if (graph_.kind(id) != Kind::kBool) fail("{} is not a bool", what);
+    return graph_.node(id).integer != 0;
+  }
+
+  std::string_view global(NodeId id) const { return graph_.kind(id) == Kind::kGlobal ? graph_.text(id) : ""; }
+
+  // --- storages ---
+
+  // ('storage', class, key, location, count), and in the legacy format a view of it. ('module', class, ...) stands for
+  // the class.
   void add_storage(NodeId id) {
     const NodeId tuple = graph_.items(id)[0];
     if (graph_.kind(tuple) != Kind::kTuple) fail("a persistent id is not a tuple");
     const auto items = graph_.items(tuple);
-    if (items.size() < 5 || items.size() > 6 || string(items[0], "the kind of a persistent id") != "storage") {
+    const std::string_view kind = items.empty() ? "" : string(items[0], "the kind of a persistent id");
+    if (kind == "module" && items.size() > 1) return;
+    if (items.size() < 5 || items.size() > 6 || kind != "storage") {
       fail_unsupported("a persistent id that is not a storage's");
     }
-    if (items.size() == 6 && graph_.kind(items[5]) != Kind::kNone)
-      fail_unsupported("a storage that is a view of another");
-    const auto dtype = graph_.kind(items[1]) == Kind::kGlobal ? storage_dtype(graph_.text(items[1])) : std::nullopt;
-    if (!dtype) fail("a storage whose class is unknown");
+    const StorageClass* known = find_storage_class(global(items[1]));
+    if (known == nullptr) fail("a storage whose class is unknown");
     Storage storage;
     storage.key = string(items[2], "the key of a storage");
     storage.location = string(items[3], "the location of a storage");
-    storage.dtype = *dtype;
+    storage.dtype = known->dtype;
     storage.count = count(items[4], "the size of a storage");
-    if (!checked_multiply(storage.count, dtype_bits(*dtype) / 8))
+    if (!checked_multiply(storage.count, dtype_bits(storage.dtype) / 8))
       fail("storage {} is too large", in_quotes(storage.key));
-    tree_.storage_of_node_[id] = static_cast<std::int32_t>(find_or_add(std::move(storage)));
+    StorageUse use{0, known->dtype, known->torch_dtype, known->quantized, 0, storage.count};
+    if (items.size() == 6 && graph_.kind(items[5]) != Kind::kNone) narrow(use, items[5], storage);
+    use.storage = find_or_add(std::move(storage));
+    tree_.use_of_node_[id] = static_cast<std::int32_t>(tree_.uses_.size());
+    tree_.uses_.push_back(use);
+  }
+
+  // (key of the view, offset, count), as torch wrote them before 0.4.
+  void narrow(StorageUse& use, NodeId view, const Storage& storage) const {
+    if (graph_.kind(view) != Kind::kTuple || graph_.items(view).size() != 3) {
+      fail("a view of a storage that is not a tuple of three");
+    }
+    const std::uint64_t offset = count(graph_.items(view)[1], "the offset of a storage's view");
+    use.count = count(graph_.items(view)[2], "the size of a storage's view");
+    if (offset > storage.count || use.count > storage.count - offset) {
+      fail("a view of elements {} to {} of storage {}, which has {}", offset, offset + use.count,
+           in_quotes(storage.key), storage.count);
+    }
+    use.offset = offset * (dtype_bits(use.dtype) / 8);
   }
 
   std::uint32_t find_or_add(Storage storage) {
@@ -173,10 +137,72 @@ class TreeBuilder {
     return known->second;
   }
 
-  void add_tensor(NodeId id) {
-    const bool typed = graph_.calls(id, kRebuildTyped);
-    if (typed || graph_.calls(id, kRebuildTensor)) return add_rebuilt(id, typed);
-    if (graph_.calls(id, kRebuildParameter) || graph_.calls(id, kRebuildParameterWithState)) add_parameter(id);
+  // --- dicts that are made with what is in them ---
+
+  // OrderedDict([[key, value], ...]) of Python 2, Counter({key: value}): their entries, as if they had been set.
+  void fill_dict(NodeId id) {
+    const bool counter = graph_.calls(id, "collections Counter");
+    if (!counter && !graph_.calls(id, "collections OrderedDict")) return;
+    const auto arguments = graph_.items(graph_.items(id)[1]);
+    if (arguments.size() != 1) return;
+    std::vector<std::pair<NodeId, NodeId>> entries =
+        counter ? entries_of_dict(arguments[0]) : entries_of_pairs(arguments[0]);
+    filled_ += entries.size();
+    if (filled_ > graph_.nodes.size()) fail("a dict whose entries are used again and again");
+    const auto later = graph_.entries(id);
+    entries.insert(entries.end(), later.begin(), later.end());
+    // Those that were set after it was made replace those before.
+    tree_.graph_.contents[graph_.node(id).contents].entries = std::move(entries);
+  }
+
+  std::vector<std::pair<NodeId, NodeId>> entries_of_dict(NodeId id) const {
+    if (graph_.kind(id) != Kind::kDict) fail("a Counter of what is not a dict");
+    return {graph_.entries(id).begin(), graph_.entries(id).end()};
+  }
+
+  std::vector<std::pair<NodeId, NodeId>> entries_of_pairs(NodeId id) const {
+    const auto is_sequence = [this](NodeId each) {
+      return graph_.kind(each) == Kind::kList || graph_.kind(each) == Kind::kTuple;
+    };
+    if (graph_.kind(id) == Kind::kDict) return entries_of_dict(id);
+    if (!is_sequence(id)) fail("an OrderedDict of what is not a list of pairs");
+    std::vector<std::pair<NodeId, NodeId>> entries;
+    for (const NodeId pair : graph_.items(id)) {
+      if (!is_sequence(pair) || graph_.items(pair).size() != 2) fail("an OrderedDict of what is not a list of pairs");
+      entries.emplace_back(graph_.items(pair)[0], graph_.items(pair)[1]);
+    }
+    return entries;
+  }
+
+  // --- tensors ---
+
+  void add_array(NodeId id) {
+    auto array = numpy::find_array(graph_, id, tree_.path_);
+    if (!array) return;
+    tree_.array_of_node_[id] = static_cast<std::int32_t>(tree_.arrays_.size());
+    tree_.arrays_.push_back(*std::move(array));
+  }
+
+  // The number of the tensor that a call makes; -1 for a call that makes none. What it is made of may come later in the
+  // pickle: the state of an object does.
+  std::int32_t find_tensor(NodeId id, unsigned layers) {
+    std::int32_t& number = tree_.tensor_of_node_[id];
+    if (number >= 0 || graph_.kind(id) != Kind::kCall) return number;
+    if (layers > kMostLayers) fail("a tensor that is made of itself");
+    auto tensor = make_instance(id, layers);
+    if (!tensor) {
+      tensor = make_by_function(global(graph_.items(id)[0]), graph_.items(graph_.items(id)[1]), layers);
+      if (tensor) refuse_changes(id);
+    }
+    if (!tensor) return -1;
+    number = static_cast<std::int32_t>(tree_.tensors_.size());
+    tree_.tensors_.push_back(*std::move(tensor));
+    return number;
+  }
+
+  const TensorReference* find_data(NodeId id, unsigned layers) {
+    const std::int32_t number = find_tensor(id, layers + 1);
+    return number < 0 ? nullptr : &tree_.tensors_[static_cast<std::size_t>(number)];
   }
 
   // What comes after the call could make another tensor of it.
@@ -186,63 +212,151 @@ class TreeBuilder {
     }
   }
 
-  bool boolean(NodeId id, std::string_view what) const {
-    if (graph_.kind(id) != Kind::kBool) fail("{} is not a bool", what);
-    return graph_.node(id).integer != 0;
+  // An instance of a class, as torch before 0.4 pickled them: Parameter(data), FloatTensor(), and then their state.
+  std::optional<TensorReference> make_instance(NodeId id, unsigned layers) {
+    const std::string_view callee = global(graph_.items(id)[0]);
+    const bool parameter = callee == kParameterClass;
+    if (!parameter && !is_old_tensor_class(callee)) return std::nullopt;
+    const auto items = graph_.items(id);
+    const auto arguments = graph_.items(items[1]);
+    if (items.size() > 3 || !graph_.entries(id).empty() || !graph_.appended(id).empty()) return std::nullopt;
+    std::optional<TensorReference> tensor;
+    if (parameter && !arguments.empty() && arguments.size() <= 2) {
+      if (const TensorReference* data = find_data(arguments[0], layers)) tensor = *data;
+      if (tensor) tensor->requires_grad = arguments.size() < 2 || boolean(arguments[1], kRequiresGrad);
+    } else if (!arguments.empty()) {
+      return std::nullopt;
+    }
+    if (items.size() == 3) set_state(tensor, items[2], layers);
+    if (tensor) tensor->is_parameter = parameter;
+    return tensor;
   }
 
-  void add_parameter(NodeId id) {
-    refuse_changes(id);
-    const auto arguments = graph_.items(graph_.items(id)[1]);
-    const std::size_t expected = graph_.calls(id, kRebuildParameter) ? 3 : 4;
+  // Of a tensor (storage, offset, shape, strides); of a variable (requires_grad, volatile, hooks) or, older,
+  // (data, gradient, hooks, requires_grad, volatile).
+  void set_state(std::optional<TensorReference>& tensor, NodeId id, unsigned layers) {
+    if (graph_.kind(id) != Kind::kTuple) fail_unsupported("a tensor whose state is not a tuple");
+    const auto state = graph_.items(id);
+    if (state.size() == 4) {
+      tensor = make_view(state, {});
+    } else if (state.size() == 5) {
+      const TensorReference* data = find_data(state[0], layers);
+      if (data == nullptr) fail("a tensor of what is not a tensor");
+      tensor = *data;
+      tensor->requires_grad = boolean(state[3], kRequiresGrad);
+    } else if (state.size() == 3 && tensor) {
+      tensor->requires_grad = boolean(state[0], kRequiresGrad);
+    } else {
+      fail("a tensor with a state of {} parts", state.size());
+    }
+  }
+
+  std::optional<TensorReference> make_by_function(std::string_view function, std::span<const NodeId> arguments,
+                                                  unsigned layers) {
+    if (function == kRebuildOld) {
+      if (arguments.size() != 4) fail("a tensor with {} arguments", arguments.size());
+      return make_view(arguments, {});
+    }
+    if (function == kRebuildTensor || function == kRebuildTyped) return make_rebuilt(function, arguments);
+    if (function == kRebuildParameter || function == kRebuildParameterWithState) {
+      return make_parameter(function, arguments, layers);
+    }
+    if (function == kRebuildOnDevice) return make_on_device(arguments, layers);
+    if (function == kRebuildFromType) return make_from_type(arguments, layers);
+    return std::nullopt;
+  }
+
+  // (data, requires_grad, hooks[, state]). Of data that is no plain tensor, Python makes the parameter.
+  std::optional<TensorReference> make_parameter(std::string_view function, std::span<const NodeId> arguments,
+                                                unsigned layers) {
+    const std::size_t expected = function == kRebuildParameter ? 3 : 4;
     if (arguments.size() != expected) fail("a parameter with {} arguments, expected {}", arguments.size(), expected);
-    const std::int32_t data = tree_.tensor_of_node_[arguments[0]];
-    if (data < 0) fail("a parameter of what is not a tensor");
-    TensorReference tensor = tree_.tensors_[static_cast<std::size_t>(data)];
+    const TensorReference* data = find_data(arguments[0], layers);
+    if (data == nullptr && graph_.kind(arguments[0]) == Kind::kCall) return std::nullopt;
+    if (data == nullptr) fail("a parameter of what is not a tensor");
+    TensorReference tensor = *data;
     tensor.is_parameter = true;
-    tensor.requires_grad = boolean(arguments[1], "whether a parameter requires a gradient");
-    add(id, std::move(tensor));
+    tensor.requires_grad = boolean(arguments[1], kRequiresGrad);
+    if (expected == 4) tensor.attributes = arguments[3];
+    return tensor;
+  }
+
+  // (data, dtype, device, requires_grad): of a device that has no storages of its own kind.
+  std::optional<TensorReference> make_on_device(std::span<const NodeId> arguments, unsigned layers) {
+    if (arguments.size() != 4) fail("a tensor with {} arguments", arguments.size());
+    const TensorReference* data = find_data(arguments[0], layers);
+    if (data == nullptr || global_dtype(global(arguments[1])) != data->dtype) return std::nullopt;
+    TensorReference tensor = *data;
+    tensor.requires_grad = boolean(arguments[3], kRequiresGrad);
+    return tensor;
+  }
+
+  // (function, class, its arguments, state): a tensor with attributes, or of a class that is derived from torch's.
+  std::optional<TensorReference> make_from_type(std::span<const NodeId> arguments, unsigned layers) {
+    if (arguments.size() != 4 || graph_.kind(arguments[2]) != Kind::kTuple)
+      fail("a tensor of a type without its parts");
+    if (layers >= kMostLayers) fail("a tensor that is made of itself");
+    auto tensor = make_by_function(global(arguments[0]), graph_.items(arguments[2]), layers + 1);
+    if (!tensor) return std::nullopt;
+    if (global(arguments[1]) == kParameterClass) tensor->is_parameter = true;
+    tensor->attributes = arguments[3];
+    return tensor;
   }
 
   // (storage, offset, shape, strides, requires_grad, hooks[, dtype][, metadata])
-  void add_rebuilt(NodeId id, bool typed) {
-    refuse_changes(id);
-    const auto arguments = graph_.items(graph_.items(id)[1]);
+  TensorReference make_rebuilt(std::string_view function, std::span<const NodeId> arguments) const {
+    const bool typed = function == kRebuildTyped;
     const std::size_t expected = typed ? 7 : 6;
     if (arguments.size() != expected && arguments.size() != expected + 1) {
       fail("a tensor with {} arguments", arguments.size());
     }
-    if (arguments.size() > expected) check_metadata(arguments[expected]);
-    const std::int32_t number = tree_.storage_of_node_[arguments[0]];
-    if (number < 0) fail("a tensor without a storage");
-    TensorReference tensor;
-    tensor.storage = static_cast<std::uint32_t>(number);
-    tensor.dtype = tree_.storages_[tensor.storage].dtype;
+    std::optional<DType> dtype;
     if (typed) {
-      const auto dtype =
-          graph_.kind(arguments[6]) == Kind::kGlobal ? global_dtype(graph_.text(arguments[6])) : std::nullopt;
+      dtype = global_dtype(global(arguments[6]));
       if (!dtype) fail("a tensor whose dtype is unknown");
-      tensor.dtype = *dtype;
     }
-    const std::uint64_t offset = count(arguments[1], "the offset of a tensor");
-    tensor.shape = sizes(arguments[2], "a dimension");
-    tensor.strides = sizes(arguments[3], "a stride");
-    tensor.requires_grad = boolean(arguments[4], "whether a tensor requires a gradient");
+    TensorReference tensor = make_view(arguments.first(4), dtype);
+    tensor.requires_grad = boolean(arguments[4], kRequiresGrad);
+    if (arguments.size() > expected) read_metadata(arguments[expected], tensor);
+    return tensor;
+  }
+
+  // (storage, offset, shape, strides). `dtype`: other than its storage's.
+  TensorReference make_view(std::span<const NodeId> parts, std::optional<DType> dtype) const {
+    const StorageUse* use = tree_.storage_at(parts[0]);
+    if (use == nullptr) fail("a tensor without a storage");
+    if (use->quantized) fail_unsupported("a tensor of quantized elements without their scale");
+    TensorReference tensor;
+    tensor.storage = use->storage;
+    tensor.dtype = dtype.value_or(use->dtype);
+    const std::uint64_t offset = count(parts[1], "the offset of a tensor");
+    tensor.shape = sizes(parts[2], "a dimension");
+    tensor.strides = sizes(parts[3], "a stride");
     if (tensor.shape.size() != tensor.strides.size()) {
       fail("a tensor with {} dimensions and {} strides", tensor.shape.size(), tensor.strides.size());
     }
-    check_extent(tensor, offset);
-    tensor.offset = offset * (dtype_bits(tensor.dtype) / 8);
-    add(id, std::move(tensor));
+    // Before 0.4 there were no scalars: a tensor without dimensions was empty.
+    if (tensor.shape.empty() && use->count == 0) tensor.shape = tensor.strides = {0};
+    check_extent(tensor, *use, offset);
+    tensor.offset = use->offset + offset * (dtype_bits(tensor.dtype) / 8);
+    return tensor;
   }
 
-  // It holds bits that give the stored bytes another meaning: conjugated, negated.
-  void check_metadata(NodeId id) const {
+  // It holds bits that give the stored bytes another meaning.
+  void read_metadata(NodeId id, TensorReference& tensor) const {
     if (graph_.kind(id) == Kind::kNone) return;
     if (graph_.kind(id) != Kind::kDict) fail("a tensor whose metadata is not a dict");
     for (const auto& [key, value] : graph_.entries(id)) {
-      if (graph_.kind(value) == Kind::kBool && graph_.node(value).integer == 0) continue;
-      fail_unsupported("a tensor that is marked {}, which can't be read", in_quotes(string(key, "a mark of a tensor")));
+      const std::string_view mark = string(key, "a mark of a tensor");
+      const bool is_bool = graph_.kind(value) == Kind::kBool;
+      const bool is_set = !is_bool || graph_.node(value).integer != 0;
+      if (mark == "conj" && is_bool) {
+        tensor.conjugated = is_set;
+      } else if (mark == "neg" && is_bool) {
+        tensor.negated = is_set;
+      } else if (is_set) {
+        fail_unsupported("a tensor that is marked {}, which can't be read", in_quotes(mark));
+      }
     }
   }
 
@@ -264,9 +378,8 @@ class TreeBuilder {
   }
 
   // The last element that the strides reach lies in the storage.
-  void check_extent(const TensorReference& tensor, std::uint64_t offset) const {
-    const Storage& storage = tree_.storages_[tensor.storage];
-    const std::uint64_t available = storage.nbytes() / (dtype_bits(tensor.dtype) / 8);
+  void check_extent(const TensorReference& tensor, const StorageUse& use, std::uint64_t offset) const {
+    const std::uint64_t available = use.nbytes() / (dtype_bits(tensor.dtype) / 8);
     if (const NbytesResult result = try_tensor_nbytes(tensor.dtype, tensor.shape); result.problem != nullptr) {
       fail("a tensor of {} {} {}", dtype_name(tensor.dtype), shape_text(tensor.shape), result.problem);
     }
@@ -283,121 +396,22 @@ class TreeBuilder {
     }
     if (empty ? offset > available : last >= available) {
       fail("a tensor of {} with offset {} needs element {} of storage {}, which has {}", shape_text(tensor.shape),
-           offset, last, in_quotes(storage.key), available);
+           offset, last, in_quotes(tree_.storages_[use.storage].key), available);
     }
   }
 
-  void add(NodeId id, TensorReference tensor) {
-    tree_.tensor_of_node_[id] = static_cast<std::int32_t>(tree_.tensors_.size());
-    tree_.tensors_.push_back(std::move(tensor));
-  }
+  static constexpr std::string_view kRequiresGrad = "whether a tensor requires a gradient";
 
   Tree& tree_;
   const Graph& graph_;
   NodeId current_ = 0;
+  std::size_t filled_ = 0;                                  // entries that dicts were made with
   std::unordered_map<std::string, std::uint32_t> numbers_;  // of storages, by key
 };
-
-namespace {
-
-// Walks a tree by its containers.
-class Namer {
- public:
-  Namer(const Tree& tree, std::string_view path, WalkLimits limits)
-      : tree_(tree), graph_(tree.graph()), path_(path), limits_(limits) {}
-
-  std::vector<std::pair<std::string, std::uint32_t>> run() {
-    visit(graph_.root, "", 0);
-    return std::move(named_);
-  }
-
- private:
-  static constexpr std::size_t kMostNameBytes = 512 * kMiB;
-
-  template <typename... Args>
-  [[noreturn]] void fail(fmt::format_string<Args...> message, Args&&... args) const {
-    throw_format(path_, "{}: {}", graph_.what, fmt::format(message, std::forward<Args>(args)...));
-  }
-
-  void visit(NodeId id, const std::string& name, unsigned depth) {
-    if (++steps_ > limits_.steps) fail("the tree has more than {} values", limits_.steps);
-    if (depth > pickle::kMaxDepth) fail("values are nested deeper than {}", pickle::kMaxDepth);
-    if (const std::int32_t tensor = tree_.tensor_at(id); tensor >= 0) {
-      if (named_.size() >= std::max(limits_.names, 4 * tree_.tensors().size())) {
-        fail("{} tensors are repeated more than {} times", tree_.tensors().size(), named_.size());
-      }
-      named_.emplace_back(name.empty() ? "tensor" : name, static_cast<std::uint32_t>(tensor));
-      return;
-    }
-    const Kind kind = graph_.kind(id);
-    if (kind == Kind::kList || kind == Kind::kTuple || kind == Kind::kSet || kind == Kind::kFrozenSet) {
-      std::size_t number = 0;
-      for (const NodeId item : graph_.items(id)) enter(item, name, std::to_string(number++), depth);
-    } else if (kind == Kind::kDict || kind == Kind::kCall) {
-      for (const auto& [key, value] : graph_.entries(id)) enter(value, name, key_text(key), depth);
-      if (is_set(id)) visit_arguments(id, name, depth);
-    }
-  }
-
-  // Protocols before 4 make a set out of a list.
-  bool is_set(NodeId id) const {
-    for (const std::string_view global :
-         {"builtins set", "builtins frozenset", "__builtin__ set", "__builtin__ frozenset"}) {
-      if (graph_.calls(id, global)) return true;
-    }
-    return false;
-  }
-
-  void visit_arguments(NodeId call, const std::string& name, unsigned depth) {
-    for (const NodeId argument : graph_.items(graph_.items(call)[1])) visit(argument, name, depth + 1);
-  }
-
-  // Only what can have tensors in it needs a name.
-  void enter(NodeId id, const std::string& parent, const std::string& name, unsigned depth) {
-    const Kind kind = graph_.kind(id);
-    const bool leaf = kind < Kind::kList || kind == Kind::kGlobal || kind == Kind::kPersistent;
-    if (leaf) return;
-    const std::string joined = parent.empty() ? name : parent + "/" + name;
-    name_bytes_ += joined.size();
-    if (name_bytes_ > kMostNameBytes) {
-      fail("the paths of its tensors take more than {} bytes", kMostNameBytes);
-    }
-    visit(id, joined, depth + 1);
-  }
-
-  std::string key_text(NodeId key) const {
-    switch (graph_.kind(key)) {
-      case Kind::kString:
-        return std::string(graph_.text(key));
-      case Kind::kInteger:
-        return std::to_string(graph_.node(key).integer);
-      case Kind::kBool:
-        return graph_.node(key).integer != 0 ? "True" : "False";
-      case Kind::kNone:
-        return "None";
-      default:
-        return fmt::format("key{}", key);
-    }
-  }
-
-  const Tree& tree_;
-  const Graph& graph_;
-  std::string_view path_;
-  WalkLimits limits_;
-  std::size_t steps_ = 0;
-  std::size_t name_bytes_ = 0;
-  std::vector<std::pair<std::string, std::uint32_t>> named_;
-};
-
-}  // namespace
 
 Tree::Tree(pickle::Graph graph, std::string_view path, WalkLimits limits)
     : graph_(std::move(graph)), path_(path), limits_(limits) {
   TreeBuilder(*this).build();
-}
-
-std::vector<std::pair<std::string, std::uint32_t>> Tree::named_tensors() const {
-  return Namer(*this, path_, limits_).run();
 }
 
 }  // namespace penstock::torch

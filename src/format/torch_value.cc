@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "format/torch_globals.h"
 
 namespace penstock::torch {
 namespace {
@@ -16,14 +17,20 @@ class Resolver {
   Resolver(const Tree& tree, NodeId id, std::string_view path)
       : tree_(tree), graph_(tree.graph()), id_(id), path_(path) {}
 
+  // Throws for what is more than data.
   TorchValue run() {
     if (tree_.tensor_at(id_) >= 0) return resolve_tensor();
-    if (tree_.storage_at(id_) >= 0) {
+    if (tree_.array_at(id_) >= 0) return resolve_array();
+    if (const StorageUse* use = tree_.storage_at(id_)) {
       value_.kind = TorchKind::kStorage;
-      value_.integer = tree_.storage_at(id_);
+      value_.part = {use->storage, use->torch_dtype, use->offset, use->count};
       return std::move(value_);
     }
     const pickle::Node& node = graph_.node(id_);
+    if (node.kind == Kind::kPersistent) refuse("a persistent id");
+    if (node.kind == Kind::kOldString) {
+      throw_unsupported(path_, "{}: a string of Python 2 is not valid UTF-8", graph_.place(id_));
+    }
     value_.text = node.text;
     value_.integer = node.integer;
     value_.number = node.number;
@@ -36,6 +43,20 @@ class Resolver {
       value_.items.assign(graph_.items(id_).begin(), graph_.items(id_).end());
       value_.entries.assign(graph_.entries(id_).begin(), graph_.entries(id_).end());
     }
+    return std::move(value_);
+  }
+
+  // What would have been made.
+  TorchValue keep() {
+    value_ = {};
+    value_.kind = TorchKind::kOpaque;
+    value_.name = tree_.opaque_name(id_);
+    if (graph_.kind(id_) != Kind::kCall) return std::move(value_);
+    const auto items = graph_.items(id_);
+    value_.opaque.arguments = items[1];
+    value_.opaque.states.assign(items.begin() + 2, items.end());
+    value_.opaque.items.assign(graph_.appended(id_).begin(), graph_.appended(id_).end());
+    value_.opaque.entries.assign(graph_.entries(id_).begin(), graph_.entries(id_).end());
     return std::move(value_);
   }
 
@@ -81,48 +102,79 @@ class Resolver {
   [[noreturn]] void refuse(std::string_view global) const {
     std::string name(global);
     std::replace(name.begin(), name.end(), ' ', '.');
-    throw_unsupported(path_, "{}: {} is used in a way that data does not need", graph_.place(id_), in_quotes(name));
+    throw_unsupported(path_, "{}: {} is used in a way that data does not need ({})", graph_.place(id_), in_quotes(name),
+                      kKeepHint);
   }
 
   TorchValue resolve_tensor() {
     value_.kind = TorchKind::kTensor;
     value_.integer = tree_.tensor_at(id_);
-    // _rebuild_parameter_with_state carries what was set on the parameter.
-    const auto arguments = graph_.items(graph_.items(id_)[1]);
-    if (arguments.size() == 4 && tree_.tensors()[static_cast<std::size_t>(value_.integer)].is_parameter) {
-      value_.attributes = arguments[3];
-    }
+    value_.attributes = tree_.tensors()[static_cast<std::size_t>(value_.integer)].attributes;
+    return std::move(value_);
+  }
+
+  TorchValue resolve_array() {
+    const numpy::Array& array = tree_.arrays()[static_cast<std::size_t>(tree_.array_at(id_))];
+    value_.kind = TorchKind::kNumpyArray;
+    value_.column_major = array.column_major;
+    take_type(array.type);
+    take_bytes(array.data);
+    value_.items = {array.shape_node};
     return std::move(value_);
   }
 
   void resolve_global(std::string_view global) {
-    const auto dtype = parse_torch_dtype(global.substr(global.find(' ') + 1));
-    if (!global.starts_with("torch ") || !dtype) refuse(global);
-    value_.kind = TorchKind::kDType;
-    value_.text = dtype_torch_name(*dtype);
+    const std::string_view name = global.substr(global.find(' ') + 1);
+    if (is_dtype_global(global)) {
+      const auto dtype = parse_torch_dtype(name);
+      value_.kind = TorchKind::kDType;
+      value_.text = dtype ? dtype_torch_name(*dtype) : name;
+    } else if (is_scheme_global(global)) {
+      value_.kind = TorchKind::kScheme;
+      value_.text = name;
+    } else {
+      refuse(global);
+    }
   }
 
   void resolve_call() {
     const auto items = graph_.items(id_);
-    const std::string_view global = graph_.text(items[0]);
+    const std::string_view global = graph_.kind(items[0]) == Kind::kGlobal ? graph_.text(items[0]) : "a call";
+    if (graph_.kind(items[0]) != Kind::kGlobal || graph_.node(items[0]).foreign) refuse(global);
     const auto arguments = graph_.items(items[1]);
     const std::string_view name = global.substr(global.find(' ') + 1);
-    if (global == "collections OrderedDict") return resolve_ordered_dict(items, arguments);
-    if (items.size() > 2 && global != "numpy dtype") refuse(global);
-    if (!graph_.entries(id_).empty() || !graph_.appended(id_).empty()) refuse(global);
+    if (global == "collections OrderedDict") return resolve_dict(TorchKind::kOrderedDict, items, arguments);
+    if (global == "collections Counter") return resolve_dict(TorchKind::kCounter, items, arguments);
+    if (items.size() > 2 || !graph_.entries(id_).empty() || !graph_.appended(id_).empty()) refuse(global);
     if (global == "torch Size") return resolve_sequence(TorchKind::kSize, global, arguments);
     if (global == "torch device") return resolve_device(global, arguments);
-    if (global == "_codecs encode") return resolve_encoded(global, arguments);
+    if (global == "torch.serialization _get_layout") return resolve_layout(global, arguments);
+    if (global == "_codecs encode") return resolve_encoded(global);
     if (name == "scalar") return resolve_numpy_scalar(global, arguments);
     if (global.starts_with("builtins ") || global.starts_with("__builtin__ "))
       return resolve_builtin(global, name, arguments);
+    if (is_special_rebuild(global) || global == kRebuildParameter || global == kRebuildParameterWithState)
+      return resolve_rebuilt(name, arguments);
     refuse(global);
   }
 
-  // Made empty and then filled; module.state_dict() sets an attribute on it.
-  void resolve_ordered_dict(std::span<const NodeId> items, std::span<const NodeId> arguments) {
-    value_.kind = TorchKind::kOrderedDict;
-    if (!arguments.empty() || !graph_.appended(id_).empty() || items.size() > 3) refuse("collections OrderedDict");
+  // A tensor that only torch can put together.
+  void resolve_rebuilt(std::string_view name, std::span<const NodeId> arguments) {
+    value_.kind = TorchKind::kRebuilt;
+    value_.name = name;
+    value_.items.assign(arguments.begin(), arguments.end());
+  }
+
+  void resolve_layout(std::string_view global, std::span<const NodeId> arguments) {
+    if (arguments.size() != 1 || graph_.kind(arguments[0]) != Kind::kString) refuse(global);
+    value_.kind = TorchKind::kLayout;
+    value_.text = graph_.text(arguments[0]);
+  }
+
+  // What was given to it is among its entries already; module.state_dict() sets an attribute on it.
+  void resolve_dict(TorchKind kind, std::span<const NodeId> items, std::span<const NodeId> arguments) {
+    value_.kind = kind;
+    if (arguments.size() > 1 || !graph_.appended(id_).empty() || items.size() > 3) refuse(graph_.text(items[0]));
     value_.entries.assign(graph_.entries(id_).begin(), graph_.entries(id_).end());
     if (items.size() == 3) value_.attributes = items[2];
   }
@@ -146,14 +198,9 @@ class Resolver {
   }
 
   // How protocol 2 writes bytes: as text of the same code points.
-  void resolve_encoded(std::string_view global, std::span<const NodeId> arguments) {
-    if (arguments.size() != 2 || graph_.kind(arguments[0]) != Kind::kString ||
-        graph_.kind(arguments[1]) != Kind::kString || graph_.text(arguments[1]) != "latin1") {
-      refuse(global);
-    }
+  void resolve_encoded(std::string_view global) {
+    if (!take_bytes(id_)) refuse(global);
     value_.kind = TorchKind::kBytes;
-    value_.text = graph_.text(arguments[0]);
-    value_.integer = 1;  // still UTF-8: each character is a byte
   }
 
   void resolve_builtin(std::string_view global, std::string_view name, std::span<const NodeId> arguments) {
@@ -174,49 +221,39 @@ class Resolver {
     value_.imaginary = graph_.node(arguments[1]).number;
   }
 
+  // bytearray(bytes), or of older Pythons bytearray(text, 'latin-1')
   void resolve_bytes(std::string_view global, std::string_view name, std::span<const NodeId> arguments) {
     value_.kind = name == "bytes" ? TorchKind::kBytes : TorchKind::kByteArray;
     if (arguments.empty()) return;
-    take_bytes(global, arguments[0]);
+    const bool is_text = arguments.size() == 2 && graph_.kind(arguments[0]) == Kind::kString &&
+                         graph_.kind(arguments[1]) == Kind::kString && graph_.text(arguments[1]) == "latin-1";
+    if (is_text) {
+      value_.text = graph_.text(arguments[0]);
+      value_.integer = kIsText;
+    } else if (arguments.size() != 1 || !take_bytes(arguments[0])) {
+      refuse(global);
+    }
   }
 
-  // Bytes as they are, or encoded; no deeper, so that nothing can nest.
-  void take_bytes(std::string_view global, NodeId id) {
-    const bool encoded = graph_.calls(id, "_codecs encode");
-    if (!encoded && graph_.kind(id) != Kind::kBytes) refuse(global);
-    const TorchValue inner = resolve(tree_, id, path_);
-    value_.text = inner.text;
-    value_.integer = inner.integer;
+  bool take_bytes(NodeId id) {
+    const auto bytes = numpy::find_bytes(graph_, id);
+    if (!bytes) return false;
+    value_.text = bytes->text;
+    value_.integer = bytes->is_text ? kIsText : 0;
+    return true;
   }
 
-  // A number or a string: a letter and a size, such as "f8".
-  static bool is_plain(std::string_view name) {
-    constexpr std::string_view kLetters = "biufcSU";
-    constexpr std::size_t kLongest = 10;
-    return name.size() >= 2 && name.size() <= kLongest && kLetters.find(name[0]) != std::string_view::npos &&
-           std::all_of(name.begin() + 1, name.end(), [](char digit) { return digit >= '0' && digit <= '9'; });
-  }
-
-  // The state of a dtype is (version, byte order, ...).
-  bool is_little_endian(NodeId dtype) const {
-    const auto states = graph_.items(dtype).subspan(2);
-    if (states.size() > 1 || !graph_.entries(dtype).empty() || !graph_.appended(dtype).empty()) return false;
-    if (states.empty()) return true;
-    if (graph_.kind(states[0]) != Kind::kTuple || graph_.items(states[0]).size() < 2) return false;
-    const NodeId order = graph_.items(states[0])[1];
-    return graph_.kind(order) == Kind::kString && (graph_.text(order) == "<" || graph_.text(order) == "|");
-  }
+  void take_type(const numpy::TypeName& type) { value_.name = (type.big_endian ? ">" : "<") + std::string(type.name); }
 
   // scalar(dtype(name, ...), bytes)
   void resolve_numpy_scalar(std::string_view global, std::span<const NodeId> arguments) {
-    if (arguments.size() != 2 || !graph_.calls(arguments[0], "numpy dtype")) refuse(global);
-    const auto description = graph_.items(graph_.items(arguments[0])[1]);
-    if (description.empty() || graph_.kind(description[0]) != Kind::kString) refuse(global);
-    if (!is_plain(graph_.text(description[0])) || !is_little_endian(arguments[0])) refuse(global);
-    take_bytes(global, arguments[1]);
+    const auto type = arguments.size() == 2 ? numpy::find_type(graph_, arguments[0]) : std::nullopt;
+    if (!type || !take_bytes(arguments[1])) refuse(global);
     value_.kind = TorchKind::kNumpyScalar;
-    value_.items = {description[0]};
+    take_type(*type);
   }
+
+  static constexpr std::int64_t kIsText = 1;  // of bytes: still UTF-8, and each character is a byte
 
   const Tree& tree_;
   const Graph& graph_;
@@ -227,8 +264,21 @@ class Resolver {
 
 }  // namespace
 
-TorchValue resolve(const Tree& tree, pickle::NodeId id, std::string_view path) {
-  return Resolver(tree, id, path).run();
+TorchValue resolve(const Tree& tree, pickle::NodeId id, OpaqueValues opaque, std::string_view path) {
+  if (opaque == OpaqueValues::kRefuse) return Resolver(tree, id, path).run();
+  if (tree.graph().kind(id) == Kind::kOldString) {
+    TorchValue bytes;
+    bytes.kind = TorchKind::kBytes;
+    bytes.text = tree.graph().text(id);
+    return bytes;
+  }
+  const bool is_object = tree.graph().kind(id) == Kind::kCall || tree.graph().kind(id) == Kind::kGlobal;
+  try {
+    return Resolver(tree, id, path).run();
+  } catch (const Error& problem) {
+    if (!is_object || problem.kind() != ErrorKind::kUnsupportedFormat) throw;
+    return Resolver(tree, id, path).keep();
+  }
 }
 
 }  // namespace penstock::torch

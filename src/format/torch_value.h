@@ -8,8 +8,8 @@
 
 namespace penstock::torch {
 
-// The value that a node stands for; its items and entries are numbers of nodes. Throws Error(kUnsupportedFormat) that
-// names the call when it makes something else than data.
-TorchValue resolve(const Tree& tree, pickle::NodeId id, std::string_view path);
+// The value that a node stands for; its items and entries are numbers of nodes. A call that makes something else than
+// data is opaque where these are kept, or else throws Error(kUnsupportedFormat) that names it.
+TorchValue resolve(const Tree& tree, pickle::NodeId id, OpaqueValues opaque, std::string_view path);
 
 }  // namespace penstock::torch

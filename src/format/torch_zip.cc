@@ -7,6 +7,7 @@
 #include "base/checksum.h"
 #include "base/error.h"
 #include "format/torch_file.h"
+#include "format/torch_globals.h"
 #include "format/zip.h"
 
 namespace penstock::torch {
@@ -35,27 +36,9 @@ std::string find_folder(const std::vector<zip::Record>& records, std::string_vie
   throw_unsupported(path, "a zip archive, but not a torch checkpoint: it has no {}", kPickleName);
 }
 
-// What torch.load knows them by. Their code is compressed, which would be the first thing to be refused.
-void refuse_programs(const ByteSource& source) {
-  for (const std::string& name : zip::list_names(source)) {
-    const std::size_t slash = name.find('/');
-    if (slash == std::string::npos || name.substr(slash + 1) != "constants.pkl") continue;
-    throw_unsupported(source.path(), "a TorchScript archive, which is a program and not data, and is not read");
-  }
-}
-
-std::vector<zip::Record> list_records(const ByteSource& source) {
-  try {
-    return zip::parse(source);
-  } catch (const Error&) {
-    refuse_programs(source);
-    throw;
-  }
-}
-
 class ZipReader {
  public:
-  explicit ZipReader(const ByteSource& source) : source_(source), path_(source.path()), records_(list_records(source)) {
+  explicit ZipReader(const ByteSource& source) : source_(source), path_(source.path()), records_(zip::parse(source)) {
     folder_ = find_folder(records_, path_);
     for (const zip::Record& record : records_) {
       if (record.name.starts_with(folder_)) {
@@ -65,29 +48,30 @@ class ZipReader {
   }
 
   Checkpoint read() {
-    if (by_name_.contains("constants.pkl")) refuse_programs(source_);
     for (const std::string_view name : kSmallRecords) check_small_record(name);
     Checkpoint checkpoint;
     checkpoint.format = kZipFormat;
+    checkpoint.is_program = by_name_.contains("constants.pkl");  // what torch.load knows them by
     const zip::Record& record = *by_name_.at(kPickleName);
     if (record.nbytes > kMaxPickle)
       throw_format(path_, "{} takes {} bytes, more than the limit of {}", kPickleName, record.nbytes, kMaxPickle);
     checkpoint.text = std::make_unique<const std::string>(read_text(record));
     check_checksum(record, *checkpoint.text);
     pickle::Options options{path_, kPickleName};
-    options.allows = allows_global;
+    options.knows = knows_global;
+    options.refuses_foreign = false;
     checkpoint.tree = std::make_unique<const Tree>(pickle::parse(*checkpoint.text, options), path_);
-    for (const Storage& storage : checkpoint.tree->storages()) checkpoint.storage_offsets.push_back(place(storage));
-    for (const zip::Record& each : records_) {
-      checkpoint.records.push_back({each.name, each.offset, each.nbytes, each.crc32});
-    }
+    for (const Storage& storage : checkpoint.tree->storages()) place(find_record(storage), checkpoint);
     return checkpoint;
   }
 
  private:
   std::string read_text(const zip::Record& record) const {
-    std::string text(static_cast<std::size_t>(record.nbytes), '\0');
-    source_.read(record.offset, std::as_writable_bytes(std::span(text)));
+    std::string text;
+    text.reserve(static_cast<std::size_t>(record.nbytes));
+    zip::read_record(source_, record, [&](std::span<const std::byte> bytes) {
+      text.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+    });
     return text;
   }
 
@@ -120,14 +104,28 @@ class ZipReader {
     throw_format(path_, kMessage, in_quotes(order));
   }
 
-  std::uint64_t place(const Storage& storage) const {
+  const zip::Record& find_record(const Storage& storage) const {
     const auto record = by_name_.find("data/" + storage.key);
     if (record == by_name_.end()) throw_format(path_, "storage {} has no record", in_quotes(storage.key));
     if (record->second->nbytes != storage.nbytes()) {
       throw_format(path_, "record {} has {} bytes, but its storage takes {}", in_quotes(record->second->name),
                    record->second->nbytes, storage.nbytes());
     }
-    return record->second->offset;
+    return *record->second;
+  }
+
+  static void place(const zip::Record& record, Checkpoint& checkpoint) {
+    checkpoint.storage_is_packed.push_back(record.deflated);
+    if (!record.deflated) {
+      checkpoint.storage_offsets.push_back(record.offset);
+      return;
+    }
+    const std::uint64_t offset = next_packed_offset(checkpoint.packed);
+    checkpoint.storage_offsets.push_back(offset);
+    checkpoint.packed.push_back({"record " + in_quotes(record.name), offset, record.nbytes, record.crc32,
+                                 [record](const ByteSource& source, const PackedBytes::Take& take) {
+                                   zip::read_record(source, record, take);
+                                 }});
   }
 
   const ByteSource& source_;
@@ -153,8 +151,7 @@ Checkpoint read_zip(const ByteSource& source) {
 }
 
 Layout parse_zip(const ByteSource& source) {
-  const Checkpoint checkpoint = read_zip(source);
-  return make_layout(*checkpoint.tree, checkpoint.storage_offsets, std::string(checkpoint.format), source.path());
+  return make_layout(read_zip(source), source.path());
 }
 
 Checkpoint read_checkpoint(const ByteSource& source) {
@@ -164,8 +161,7 @@ Checkpoint read_checkpoint(const ByteSource& source) {
 }
 
 Layout parse_storages(const ByteSource& source) {
-  const Checkpoint checkpoint = read_checkpoint(source);
-  return make_storage_layout(*checkpoint.tree, checkpoint.storage_offsets, std::string(checkpoint.format));
+  return make_storage_layout(read_checkpoint(source));
 }
 
 }  // namespace penstock::torch

@@ -6,6 +6,7 @@
 
 #include "base/bytes.h"
 #include "base/error.h"
+#include "base/inflate.h"
 #include "base/json.h"
 #include "format/zip_records.h"
 
@@ -88,12 +89,6 @@ class Parser {
       records.push_back(check_record(headers[i], limit));
     }
     return records;
-  }
-
-  std::vector<std::string> names() {
-    std::vector<std::string> names;
-    for (Header& header : read_directory(find_directory())) names.push_back(std::move(header.name));
-    return names;
   }
 
  private:
@@ -265,11 +260,15 @@ class Parser {
   void refuse_unsupported(const Header& header) const {
     const std::string name = in_quotes(header.name);
     if ((header.flags & kEncryptedFlag) != 0) throw_unsupported(path_, "record {} is encrypted", name);
-    if (header.method != kStored) {
+    if (header.method != kStored && header.method != kDeflated) {
       throw_unsupported(path_, "record {} is compressed (method {}), which this version can't read", name,
                         header.method);
     }
-    if (header.compressed != header.nbytes) {
+    if (header.method == kDeflated && header.nbytes > most_inflated(header.compressed)) {
+      throw_format(path_, "record {} can't have {} bytes: deflate does not make them of {}", name, header.nbytes,
+                   header.compressed);
+    }
+    if (header.method == kStored && header.compressed != header.nbytes) {
       throw_format(path_, "record {} is stored, but takes {} bytes for {}", name, header.compressed, header.nbytes);
     }
   }
@@ -305,15 +304,16 @@ class Parser {
     const Header local = read_local(central, room);
     refuse_unsupported(central);
     const std::uint64_t left = room - local.length;
-    if (central.nbytes > left) {
-      throw_format(path_, "record {}: its {} bytes at {} overlap what follows at {}", name, central.nbytes,
+    if (central.compressed > left) {
+      throw_format(path_, "record {}: its {} bytes at {} overlap what follows at {}", name, central.compressed,
                    central.offset + local.length, limit);
     }
-    Record record{central.name, central.offset, central.offset + local.length, central.nbytes, central.crc32};
+    Record record{central.name,  central.offset,     central.offset + local.length, central.nbytes,
+                  central.crc32, central.compressed, central.method == kDeflated};
     if ((central.flags & kDescriptorFlag) != 0) {
-      check_descriptor(record, left - central.nbytes);
-    } else if (left != central.nbytes) {
-      throw_format(path_, "record {}: {} bytes that belong to nothing follow it", name, left - central.nbytes);
+      check_descriptor(record, left - central.compressed);
+    } else if (left != central.compressed) {
+      throw_format(path_, "record {}: {} bytes that belong to nothing follow it", name, left - central.compressed);
     }
     return record;
   }
@@ -362,7 +362,7 @@ class Parser {
       throw_format(path_, "record {}: {} bytes follow it, expected a descriptor of {} or {}", name, room,
                    kDescriptorBytes, kDescriptor64Bytes);
     }
-    const std::string bytes = read(record.offset + record.nbytes, room);
+    const std::string bytes = read(record.offset + record.stored_nbytes, room);
     Fields fields(bytes);
     const bool found =
         fields.take<std::uint32_t>() == kDescriptorSignature && fields.take<std::uint32_t>() == record.crc32;
@@ -371,7 +371,7 @@ class Parser {
     };
     const std::uint64_t compressed = take_size();
     const std::uint64_t nbytes = take_size();
-    if (!found || compressed != record.nbytes || nbytes != record.nbytes) {
+    if (!found || compressed != record.stored_nbytes || nbytes != record.nbytes) {
       throw_format(path_, "record {}: its descriptor and the central directory disagree", name);
     }
   }
@@ -394,12 +394,29 @@ bool looks_like(const ByteSource& source) {
   return signature == kLocalSignature;
 }
 
-std::vector<std::string> list_names(const ByteSource& source) {
-  return Parser(source).names();
-}
-
 std::vector<Record> parse(const ByteSource& source) {
   return Parser(source).run();
+}
+
+void read_record(const ByteSource& source, const Record& record,
+                 const std::function<void(std::span<const std::byte>)>& take) {
+  std::uint64_t at = record.offset;
+  const auto read = [&](std::span<std::byte> bytes) {
+    source.read(at, bytes);
+    at += bytes.size();
+  };
+  if (record.deflated) {
+    const char* const problem = inflate(record.stored_nbytes, record.nbytes, read, take);
+    if (problem != nullptr) throw_format(source.path(), "record {}: {}", in_quotes(record.name), problem);
+    return;
+  }
+  constexpr std::uint64_t kBlock = 1 * kMiB;
+  std::vector<std::byte> block(static_cast<std::size_t>(std::min(record.nbytes, kBlock)));
+  for (std::uint64_t done = 0; done < record.nbytes; done += block.size()) {
+    const auto next = std::span(block).first(static_cast<std::size_t>(std::min(record.nbytes - done, kBlock)));
+    read(next);
+    take(next);
+  }
 }
 
 }  // namespace penstock::zip

@@ -25,6 +25,7 @@ inline constexpr std::uint16_t kEncryptedFlag = 0x0001;
 inline constexpr std::uint16_t kDescriptorFlag = 0x0008;
 inline constexpr std::uint16_t kUtf8Flag = 0x0800;
 inline constexpr std::uint16_t kStored = 0;
+inline constexpr std::uint16_t kDeflated = 8;
 
 // In a narrow field: the value is in the zip64 field.
 inline constexpr std::uint32_t kNarrow32 = 0xFFFFFFFF;

@@ -201,10 +201,51 @@ TEST(ZipTest, compression_that_only_one_header_speaks_of_is_damage) {
   }
 }
 
-TEST(ZipTest, compressed_and_encrypted_records_are_refused) {
-  ZipEntry deflated{"a", "1"};
-  deflated.method = 8;
-  EXPECT_EQ(unsupported({deflated}), "f: record \"a\" is compressed (method 8), which this version can't read");
+// A record of a thousand times "a".
+ZipEntry deflated_entry(std::uint32_t nbytes = 1000) {
+  ZipEntry entry{"a", std::string("\x4b\x4c\x1c\x05\xa3\x60\x14\x0c\x77\x00\x00", 11)};
+  entry.method = zip::kDeflated;
+  entry.inflated_nbytes = nbytes;
+  return entry;
+}
+
+std::string content(const std::string& file, const zip::Record& record) {
+  std::string text;
+  zip::read_record(MemorySource(file, "f"), record, [&](std::span<const std::byte> bytes) {
+    text.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  });
+  return text;
+}
+
+TEST(ZipTest, deflated_records_are_read_like_stored_ones) {
+  ZipEntry described = deflated_entry();
+  described.name = "b";
+  described.descriptor = Descriptor::kNarrow;
+  const std::string file = zip_file({deflated_entry(), {"s", "stored"}, described});
+  const auto records = parse(file);
+  ASSERT_EQ(records.size(), 3u);
+  EXPECT_TRUE(records[0].deflated);
+  EXPECT_EQ(records[0].stored_nbytes, 11u);
+  EXPECT_EQ(content(file, records[0]), std::string(1000, 'a'));
+  EXPECT_FALSE(records[1].deflated);
+  EXPECT_EQ(content(file, records[1]), "stored");
+  EXPECT_EQ(content(file, records[2]), std::string(1000, 'a'));
+}
+
+TEST(ZipTest, deflated_records_give_exactly_their_size) {
+  for (const auto& [nbytes, why] : std::vector<std::pair<std::uint32_t, std::string>>{
+           {999, "it inflates to more than its size"}, {1001, "it inflates to less than its size"}}) {
+    const std::string file = zip_file({deflated_entry(nbytes)});
+    EXPECT_EQ(format_error([&] { content(file, parse(file)[0]); }), "f: record \"a\": " + why);
+  }
+  EXPECT_EQ(refusal({deflated_entry(1'000'000)}),
+            "f: record \"a\" can't have 1000000 bytes: deflate does not make them of 11");
+}
+
+TEST(ZipTest, other_compressions_and_encrypted_records_are_refused) {
+  ZipEntry packed{"a", "1"};
+  packed.method = 12;
+  EXPECT_EQ(unsupported({packed}), "f: record \"a\" is compressed (method 12), which this version can't read");
   ZipEntry encrypted{"a", "1"};
   encrypted.flags = zip::kEncryptedFlag;
   EXPECT_EQ(unsupported({encrypted}), "f: record \"a\" is encrypted");

@@ -1,7 +1,9 @@
 #include "io/file.h"
 
 #include <fcntl.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -59,6 +61,17 @@ File File::open(const std::filesystem::path& path) {
   }
   File file(path.native(), std::move(fd), identity_of(status));
   file.set_read_ahead(false);
+  return file;
+}
+
+File File::in_memory(const std::string& path, std::uint64_t size) {
+  UniqueFd fd(::memfd_create("penstock", MFD_CLOEXEC));
+  struct stat status {};
+  if (!fd || ::ftruncate(fd.get(), static_cast<off_t>(size)) != 0 || ::fstat(fd.get(), &status) != 0) {
+    throw_errno(path, fmt::format("cannot take a file of {} bytes in memory", size), errno);
+  }
+  File file(path, std::move(fd), identity_of(status));
+  file.in_memory_ = true;
   return file;
 }
 
@@ -133,6 +146,7 @@ std::uint64_t File::resident_bytes(ByteRange range) const {
 }
 
 void File::check_unchanged() const {
+  if (in_memory_) return;
   struct stat status {};
   if (::fstat(fd(), &status) != 0) throw_errno(path_, "cannot stat", errno);
   const FileIdentity now = identity_of(status);

@@ -37,6 +37,10 @@ class File {
   // Throws Error when it does not exist, is a directory or no regular file, or may not be read.
   static File open(const std::filesystem::path& path);
 
+  // A new one without a name, in memory, of `size` bytes that are zero until somebody writes to fd(). `path` is for
+  // messages. Throws Error.
+  static File in_memory(const std::string& path, std::uint64_t size);
+
   const std::string& path() const noexcept { return path_; }
   std::uint64_t size() const noexcept { return identity_.size; }
   int fd() const noexcept { return fd_.get(); }
@@ -76,7 +80,7 @@ class File {
   // Bytes of the range that are in the page cache, in whole pages but at most the range's size.
   std::uint64_t resident_bytes(ByteRange range) const;
 
-  // Throws Error(kChanged) when the file was written or truncated since it was opened.
+  // Throws Error(kChanged) when the file was written or truncated since it was opened. One in memory is its owner's.
   void check_unchanged() const;
 
  private:
@@ -91,6 +95,7 @@ class File {
   std::string path_;
   UniqueFd fd_;
   FileIdentity identity_;
+  bool in_memory_ = false;
   std::unique_ptr<LazyDirect> direct_ = std::make_unique<LazyDirect>();
 };
 

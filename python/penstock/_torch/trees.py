@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
 from .. import _core
+from .._opaque import Opaque
 from ..errors import FormatError, UnsupportedError, UnsupportedFormatError
 from .tensors import DTYPES, GarbageCollectionPaused, view
 
@@ -16,8 +17,8 @@ Place = Callable[[torch.UntypedStorage, str], Any]
 
 _UNTYPED: Any = torch.UntypedStorage  # whose methods have no types
 
-# storage, dtype, offset, shape, strides, requires_grad, is a parameter, is all of its storage
-_Row = tuple[int, str, int, tuple[int, ...], tuple[int, ...], bool, bool, bool]
+# storage, dtype, offset, shape, strides, requires_grad, is a parameter, is all of its storage, conjugated, negated
+_Row = tuple[int, str, int, tuple[int, ...], tuple[int, ...], bool, bool, bool, bool, bool]
 
 
 def load_tree(
@@ -39,9 +40,9 @@ def load_tree(
         return _build(checkpoint, make_storages(memories, rows))
 
     storages = checkpoint.open_storages()
-    if place is None:
+    if place is None and not checkpoint.needs_data():
         return storages.load(None, options, callback, build)
-    # What moves bytes elsewhere has to wait for them.
+    # What moves or looks at bytes has to wait for them.
     loaded, counters = storages.load(None, options, callback, make_storages)
     return _build(checkpoint, loaded), counters
 
@@ -82,7 +83,7 @@ class _Storages:
 
     def tensor(self, row: _Row) -> torch.Tensor:
         """A tensor over its storage. Most have one of their own, which comes with them."""
-        number, dtype_name, offset, shape, strides, requires_grad, is_parameter, alone = row
+        number, dtype_name, offset, shape, strides, requires_grad, is_parameter, alone, conjugated, negated = row
         dtype = _dtype(dtype_name)
         if alone and self._place is None and self._rows[number][5] > 0:
             _, _, _, memory, start, nbytes = self._rows[number]
@@ -91,15 +92,22 @@ class _Storages:
             source = self.storage(number)
             tensor = torch.empty(0, dtype=dtype, device=source.device)
             tensor.set_(source, offset // dtype.itemsize, shape, strides)
+        if conjugated or negated:
+            marks = {name: True for name, is_set in (("conj", conjugated), ("neg", negated)) if is_set}
+            torch._utils.set_tensor_metadata(tensor, marks)
         if is_parameter:
             return torch.nn.Parameter(tensor, requires_grad=requires_grad)
         return tensor.requires_grad_() if requires_grad else tensor
 
-    def typed(self, number: int) -> Any:
-        """A storage that was saved by itself."""
-        dtype = _dtype(self._infos[number][2])
+    def typed(self, number: int, dtype: str, offset: int, count: int) -> Any:
+        """A storage that was saved by itself, or a part of one: elements of a type from a byte on."""
+        kind = getattr(torch, dtype)
+        storage = self.storage(number)
+        nbytes = count * kind.itemsize
+        if offset != 0 or nbytes != storage.nbytes():
+            storage = storage[offset : offset + nbytes]
         typed: Any = torch.storage.TypedStorage
-        return typed(wrap_storage=self.storage(number), dtype=dtype, _internal=True)
+        return typed(wrap_storage=storage, dtype=kind, _internal=True)
 
     def _make(self, number: int) -> Any:
         _, _, _, memory, offset, nbytes = self._rows[number]
@@ -134,7 +142,7 @@ def _dtype(name: str) -> torch.dtype:
 
 def _set_attributes(target: Any, state: Any, place: str = "data.pkl") -> None:
     """What Python's unpickler does with a state that is a dict. `place` is for the message."""
-    if isinstance(state, tuple) and len(state) == 2 and state[1] is None:
+    if isinstance(state, tuple) and len(state) == 2 and not state[1]:
         state = state[0]
     if state is None:
         return
@@ -152,7 +160,57 @@ def _numpy_scalar(dtype: str, data: bytes, place: str = "data.pkl") -> Any:
         raise UnsupportedFormatError(f"{place}: a NumPy {dtype} is more than its bytes")
     if kind.itemsize != len(data):
         raise FormatError(f"{place}: {len(data)} bytes are no NumPy {dtype}")
-    return np.frombuffer(data, kind)[0]
+    return np.frombuffer(data, kind).astype(kind.newbyteorder("="))[0]
+
+
+def _numpy_array(dtype: str, data: bytes, shape: tuple[int, ...], column_major: bool) -> Any:
+    import numpy as np
+
+    return np.frombuffer(data, np.dtype(dtype)).reshape(shape, order="F" if column_major else "C").copy(order="K")
+
+
+def _rebuilt(function: str, arguments: list[Any]) -> Any:
+    """A tensor that is more than a view of a storage. torch checks what it is made of."""
+    make = _REBUILT.get(function)
+    if make is None:
+        raise UnsupportedFormatError(f"a tensor that torch makes by {function}")
+    return make(*arguments)
+
+
+def _sparse(layout: Any, data: Sequence[Any]) -> Any:
+    indices, *rest = data
+    if layout == torch.sparse_coo:
+        values, size, *coalesced = rest
+        return torch.sparse_coo_tensor(
+            indices, values, size, check_invariants=True, is_coalesced=coalesced[0] if coalesced else None
+        )
+    plain, values, size = rest
+    return torch.sparse_compressed_tensor(indices, plain, values, size, layout=layout, check_invariants=True)
+
+
+def _on_device(data: Any, dtype: Any, _device_name: str, requires_grad: bool) -> Any:
+    """A tensor of a device without storages, from an array; on the CPU."""
+    return torch.from_numpy(data).to(dtype=dtype).requires_grad_(requires_grad)
+
+
+def _layout(name: str) -> Any:
+    layout = getattr(torch, name.removeprefix("torch."), None)
+    if not isinstance(layout, torch.layout):
+        raise FormatError(f"{name!r} is no layout of torch's")
+    return layout
+
+
+_TORCH_UTILS: Any = torch._utils
+
+_REBUILT: dict[str, Callable[..., Any]] = {
+    "_rebuild_qtensor": lambda *arguments: _TORCH_UTILS._rebuild_qtensor(*arguments),
+    "_rebuild_sparse_tensor": _sparse,
+    "_rebuild_nested_tensor": lambda *arguments: _TORCH_UTILS._rebuild_nested_tensor(*arguments),
+    "_rebuild_meta_tensor_no_storage": lambda *arguments: _TORCH_UTILS._rebuild_meta_tensor_no_storage(*arguments),
+    "_rebuild_device_tensor_from_numpy": _on_device,
+    "_rebuild_parameter": lambda *arguments: _TORCH_UTILS._rebuild_parameter(*arguments),
+    "_rebuild_parameter_with_state": lambda *arguments: _TORCH_UTILS._rebuild_parameter_with_state(*arguments),
+}
 
 
 def _device(arguments: list[Any]) -> torch.device:
@@ -170,5 +228,12 @@ _MAKERS: dict[str, Callable[..., Any]] = {
     "device": _device,
     "dtype": lambda name: getattr(torch, name),
     "numpy_scalar": _numpy_scalar,
+    "numpy_array": _numpy_array,
+    "counter": Counter,
+    "layout": _layout,
+    "scheme": lambda name: getattr(torch, name),
+    "rebuilt": _rebuilt,
+    "opaque": Opaque,
+    "fill_opaque": Opaque._fill,
     "set_attributes": _set_attributes,
 }

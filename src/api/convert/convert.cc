@@ -122,7 +122,8 @@ void choose_metadata(const Reader::State& state, const ConvertOptions& options, 
 
 void note_trees(const Reader::State& state, ConversionNotes& notes) {
   for (std::size_t i = 0; i < state.files.size(); ++i) {
-    if (has_pickle(state.infos[i].format)) notes.see_tree(*torch::read_checkpoint(FileBytes(*state.files[i])).tree);
+    if (!has_pickle(state.infos[i].format) || state.infos[i].unpacked) continue;
+    notes.see_tree(*torch::read_checkpoint(FileBytes(*state.files[i])).tree);
   }
 }
 
@@ -170,6 +171,10 @@ ConvertStats convert(std::span<const fs::path> sources, const fs::path& target, 
   save.format = format_for_save(save.format, target.native());
   choose_metadata(state, options, save, notes);
   note_trees(state, notes);
+  for (const TensorInfo& tensor : reader.tensors()) {
+    if (options.select && !options.select(tensor)) continue;
+    state.require_unpacked(tensor.file, {tensor.offset, tensor.offset + tensor.extent()});
+  }
   std::vector<std::shared_ptr<const RangeReader>> files;
   for (const auto& file : state.files) files.push_back(std::make_shared<const RangeReader>(file));
   Writer writer(target, save);

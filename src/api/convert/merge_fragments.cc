@@ -1,4 +1,5 @@
 // merge_fragments(): what FastPersist's writers left in pieces becomes one file, block by block.
+#include <algorithm>
 #include <cstring>
 
 #include "api/convert/convert_source.h"
@@ -79,6 +80,21 @@ Writer write_object(const Fragments& fragments, const torch::Checkpoint& checkpo
   return writer;
 }
 
+Tensor in_rows(const TensorInfo& view, const std::vector<std::byte>& extent) {
+  const auto bytes = std::make_shared<std::vector<std::byte>>(static_cast<std::size_t>(view.nbytes));
+  StridedReader(extent.data(), view.shape, view.byte_strides, dtype_bits(view.dtype) / 8).read(0, *bytes);
+  return {view.name, view.dtype, view.shape, *bytes, bytes};
+}
+
+// An array that lies in the pickle.
+Tensor unpack(const Fragments& fragments, const TensorInfo& array, const PackedBytes& part) {
+  const auto bytes = std::make_shared<std::vector<std::byte>>();
+  part.unpack(fragments.merged(),
+              [&](std::span<const std::byte> piece) { bytes->insert(bytes->end(), piece.begin(), piece.end()); });
+  if (!array.byte_strides.empty()) return in_rows(array, *bytes);
+  return {array.name, array.dtype, array.shape, *bytes, bytes};
+}
+
 Tensor gather(const Fragments& fragments, const TensorInfo& view) {
   if (view.nbytes > view.extent() && view.nbytes > fragments.merged().size()) {
     throw_format(fragments.merged().path(), "tensor {} repeats its {} bytes to {}, more than the file has",
@@ -86,9 +102,7 @@ Tensor gather(const Fragments& fragments, const TensorInfo& view) {
   }
   std::vector<std::byte> extent(static_cast<std::size_t>(view.extent()));
   fragments.read(view.offset, extent);
-  const auto bytes = std::make_shared<std::vector<std::byte>>(static_cast<std::size_t>(view.nbytes));
-  StridedReader(extent.data(), view.shape, view.byte_strides, dtype_bits(view.dtype) / 8).read(0, *bytes);
-  return {view.name, view.dtype, view.shape, *bytes, bytes};
+  return in_rows(view, extent);
 }
 
 // The tensors by their paths, as other conversions write them.
@@ -98,9 +112,15 @@ Writer write_tensors(const Fragments& fragments, const torch::Checkpoint& checkp
   if (options.dtype) save.dtype = options.dtype;
   Writer writer(target, std::move(save));
   TargetNames names(options, target);
-  for (const TensorInfo& tensor : torch::make_layout(*checkpoint.tree, checkpoint.storage_offsets,
-                                                     std::string(checkpoint.format), fragments.merged().path())
-                                      .tensors) {
+  const Layout layout = torch::make_layout(checkpoint, fragments.merged().path());
+  for (const TensorInfo& tensor : layout.packed_tensors) {
+    if (options.select && !options.select(tensor)) continue;
+    const auto part = std::find_if(layout.packed.begin(), layout.packed.end(),
+                                   [&](const PackedBytes& each) { return each.offset == tensor.offset; });
+    writer.add(names.take(tensor.name), tensor.dtype, tensor.shape,
+               make_view_fill([&fragments, tensor, part = *part] { return unpack(fragments, tensor, part); }));
+  }
+  for (const TensorInfo& tensor : layout.tensors) {
     if (options.select && !options.select(tensor)) continue;
     notes.see_tensor(tensor);
     writer.add(names.take(tensor.name), tensor.dtype, tensor.shape,

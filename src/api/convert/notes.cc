@@ -27,8 +27,12 @@ std::string text_of_key(const pickle::Graph& graph, pickle::NodeId key) {
 
 }  // namespace
 
-void ConversionNotes::Names::add(std::string_view name) {
-  if (++count <= kMostNames) first.push_back(in_quotes(name));
+void ConversionNotes::Names::add(std::string text) {
+  if (++count <= kMostNames) first.push_back(std::move(text));
+}
+
+void ConversionNotes::Names::add_quoted(std::string_view name) {
+  add(in_quotes(name));
 }
 
 std::string ConversionNotes::Names::text() const {
@@ -47,10 +51,12 @@ class ConversionNotes::TreeWalk {
 
  private:
   void visit(pickle::NodeId id, const std::string& name, unsigned depth) {
-    if (tree_.tensor_at(id) >= 0) {
-      if (depth > 1) notes_.nested_.add(name);
+    if (tree_.tensor_at(id) >= 0 || tree_.array_at(id) >= 0) {
+      if (depth > 1) notes_.nested_.add_quoted(name);
+    } else if (tree_.is_opaque(id)) {
+      notes_.opaque_.add(fmt::format("{} ({})", name.empty() ? "all of it" : in_quotes(name), tree_.opaque_name(id)));
     } else if (!is_container(id)) {
-      notes_.values_.add(name);
+      notes_.values_.add_quoted(name);
     } else if (!seen_[id] && depth <= pickle::kMaxDepth) {
       seen_[id] = true;
       visit_contents(id, name, depth + 1);
@@ -94,7 +100,7 @@ void ConversionNotes::see_tree(const torch::Tree& tree) {
 }
 
 void ConversionNotes::see_conflict(std::string_view key) {
-  conflicts_.add(key);
+  conflicts_.add_quoted(key);
 }
 
 void ConversionNotes::fit(SaveOptions& save, bool source_has_checksums) {
@@ -107,7 +113,7 @@ void ConversionNotes::fit(SaveOptions& save, bool source_has_checksums) {
   }
   if (!save.metadata.empty()) {
     Names keys;
-    for (const auto& [key, value] : std::exchange(save.metadata, {})) keys.add(key);
+    for (const auto& [key, value] : std::exchange(save.metadata, {})) keys.add_quoted(key);
     notes_.push_back(fmt::format("metadata is left out, because a torch file holds none: {}", keys.text()));
   }
   if (std::exchange(save.checksums, false) || source_has_checksums) {
@@ -124,7 +130,7 @@ std::string ConversionNotes::shared_bytes() {
   std::uint64_t end = 0;
   for (std::size_t i = 0; i < places_.size(); ++i) {
     const bool same_file = i > 0 && places_[i].file == places_[i - 1].file;
-    if (same_file && places_[i].begin < end) names.add(places_[i].name);
+    if (same_file && places_[i].begin < end) names.add_quoted(places_[i].name);
     end = same_file ? std::max(end, places_[i].end) : places_[i].end;
   }
   if (names.count == 0) return "";
@@ -133,6 +139,9 @@ std::string ConversionNotes::shared_bytes() {
 
 std::vector<std::string> ConversionNotes::take() {
   if (values_.count > 0) notes_.push_back(fmt::format("values that are no tensors are left out: {}", values_.text()));
+  if (opaque_.count > 0) {
+    notes_.push_back(fmt::format("objects are left out, but for the tensors in them: {}", opaque_.text()));
+  }
   if (becomes_flat_dict_ && nested_.count > 0) {
     notes_.push_back(fmt::format("the tree becomes one dict of tensors by their paths: {}", nested_.text()));
   }

@@ -29,7 +29,8 @@ class ConversionNotes {
  private:
   // Some names and how many there are: "a", "b", "c" and 4 more.
   struct Names {
-    void add(std::string_view name);
+    void add(std::string text);
+    void add_quoted(std::string_view name);
     std::string text() const;
 
     std::vector<std::string> first;
@@ -49,6 +50,7 @@ class ConversionNotes {
 
   std::vector<Place> places_;
   Names values_;
+  Names opaque_;
   Names nested_;  // tensors in dicts or lists of the tree's own
   Names conflicts_;
   bool becomes_flat_dict_ = false;

@@ -30,6 +30,9 @@ class FileCheck {
   VerifyReport run() {
     const Stopwatch watch;
     VerifyReport report;
+    for (const FileInfo& file : state_.infos) {
+      report.opaque.insert(report.opaque.end(), file.opaque.begin(), file.opaque.end());
+    }
     for (const TensorInfo& tensor : state_.tensors) report.bytes += tensor.nbytes;
     for (const auto& checksum : expected_) report.had_checksums = report.had_checksums || checksum.has_value();
     if (verification_) report.had_checksums = report.had_checksums || verification_->has_checksums();

@@ -204,6 +204,7 @@ Diagnosis diagnose(const Reader& reader, const LoadOptions& options) {
   const MemoryFacts reused{true, fresh.may_have_huge_pages};
   const std::vector<ByteRange> wanted = wanted_ranges(state, selection);
   for (std::size_t i = 0; i < state.files.size(); ++i) {
+    if (state.infos[i].unpacked) continue;
     diagnosis.files.push_back(diagnose_file(*state.files[i], state.infos[i], wanted[i]));
   }
   count_tensors(selection, placements, diagnosis);

@@ -56,21 +56,12 @@ class Opener {
     refuse_second_opening(path);
     auto file = std::make_shared<const File>(File::open(path));
     Layout layout = parse_(FileBytes(*file));
-    const auto number = static_cast<std::uint32_t>(state_.files.size());
-    state_.tensors.reserve(state_.tensors.size() + layout.tensors.size());
-    bool partial = false;
-    for (TensorInfo& tensor : layout.tensors) {
-      if (!wanted(tensor.name)) {
-        partial = true;
-        continue;
-      }
-      tensor.file = number;
-      state_.tensors.push_back(std::move(tensor));
-    }
-    state_.metadata.insert(layout.metadata.begin(), layout.metadata.end());
-    state_.infos.push_back({path, file->size(), std::move(layout.format), std::move(layout.metadata)});
-    state_.files.push_back(std::move(file));
-    state_.partial.push_back(partial);
+    const std::size_t before = layout.tensors.size() + layout.packed_tensors.size();
+    const auto unwanted = [&](const TensorInfo& tensor) { return !wanted(tensor.name); };
+    std::erase_if(layout.tensors, unwanted);
+    std::erase_if(layout.packed_tensors, unwanted);
+    const bool partial = layout.tensors.size() + layout.packed_tensors.size() < before;
+    state_.add(path, std::move(file), std::move(layout), partial);
   }
 
   void open_file(const fs::path& path) {
@@ -162,6 +153,29 @@ std::shared_ptr<Reader::State> open_checkpoint(std::span<const fs::path> paths, 
   return state;
 }
 
+void Reader::State::add(const fs::path& path, std::shared_ptr<const File> file, Layout layout, bool is_partial) {
+  const auto add_tensors = [this](std::vector<TensorInfo>& added) {
+    tensors.reserve(tensors.size() + added.size());
+    for (TensorInfo& tensor : added) {
+      tensor.file = static_cast<std::uint32_t>(files.size());
+      tensors.push_back(std::move(tensor));
+    }
+  };
+  add_tensors(layout.tensors);
+  metadata.insert(layout.metadata.begin(), layout.metadata.end());
+  infos.push_back({path, file->size(), layout.format, std::move(layout.metadata), std::move(layout.opaque)});
+  files.push_back(file);
+  partial.push_back(is_partial);
+  unpacked.push_back(nullptr);
+  if (layout.packed_tensors.empty()) return;
+  add_tensors(layout.packed_tensors);
+  auto memory = std::make_shared<const UnpackedFile>(std::move(file), std::move(layout.packed));
+  infos.push_back({path, memory->file()->size(), std::move(layout.format), {}, {}, /*unpacked=*/true});
+  files.push_back(memory->file());
+  partial.push_back(is_partial);
+  unpacked.push_back(std::move(memory));
+}
+
 const TensorInfo* Reader::State::find(std::string_view name) const {
   std::call_once(indexed_, [this] {
     index_.reserve(tensors.size());
@@ -180,8 +194,9 @@ std::size_t Reader::State::require(std::string_view name) const {
 }
 
 std::string Reader::State::describe_files() const {
-  if (files.size() == 1) return files.front()->path();
-  return fmt::format("{} and {} more", files.front()->path(), files.size() - 1);
+  const auto count = std::count(unpacked.begin(), unpacked.end(), nullptr);
+  if (count == 1) return files.front()->path();
+  return fmt::format("{} and {} more", files.front()->path(), count - 1);
 }
 
 std::vector<std::optional<std::uint32_t>> Reader::State::expected_checksums() const {

@@ -9,6 +9,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "api/files/unpacked.h"
 #include "format/detect.h"
 #include "io/file.h"
 #include "penstock/reader.h"
@@ -21,6 +22,16 @@ struct Reader::State {
   std::vector<TensorInfo> tensors;  // by file, then by offset
   Metadata metadata;
   std::vector<bool> partial;  // per file: some of its tensors are stale copies and left out
+  // Per file: null, unless it is what another one holds packed.
+  std::vector<std::shared_ptr<const UnpackedFile>> unpacked;
+
+  // Adds an opened file with its tensors and, where it has packed ones, the file that they are unpacked to.
+  void add(const std::filesystem::path& path, std::shared_ptr<const File> file, Layout layout, bool is_partial = false);
+
+  // Has bytes of a file unpacked, if it is one that is: whoever is going to read them calls it first.
+  void require_unpacked(std::uint32_t file, ByteRange range) const {
+    if (unpacked[file]) unpacked[file]->require(range);
+  }
 
   const TensorInfo* find(std::string_view name) const;
   // Its place in `tensors`; throws Error(kNotFound) naming the checkpoint when there is none.

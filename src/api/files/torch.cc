@@ -1,34 +1,41 @@
 #include "penstock/torch.h"
 
+#include <algorithm>
+
 #include "api/files/file_bytes.h"
 #include "api/files/reader_state.h"
 #include "format/torch_file.h"
+#include "format/torch_globals.h"
 #include "format/torch_value.h"
 
 namespace penstock {
 
 struct TorchCheckpoint::State {
-  explicit State(const std::filesystem::path& file_path)
+  State(const std::filesystem::path& file_path, OpaqueValues opaque_values)
       : path(file_path),
+        opaque(opaque_values),
         file(std::make_shared<const File>(File::open(file_path))),
         checkpoint(torch::read_checkpoint(FileBytes(*file))) {
+    if (opaque == OpaqueValues::kRefuse) torch::refuse_opaque(checkpoint, file->path());
     for (const torch::Storage& storage : checkpoint.tree->storages()) {
       storages.push_back({storage.key, storage.location, storage.dtype, storage.count});
     }
     for (const torch::TensorReference& tensor : checkpoint.tree->tensors()) {
       tensors.push_back({tensor.storage, tensor.dtype, tensor.offset, tensor.shape, tensor.strides,
-                         tensor.requires_grad, tensor.is_parameter});
+                         tensor.requires_grad, tensor.is_parameter, tensor.conjugated, tensor.negated});
     }
   }
 
   std::filesystem::path path;
+  OpaqueValues opaque;
   std::shared_ptr<const File> file;
   torch::Checkpoint checkpoint;
   std::vector<TorchStorage> storages;
   std::vector<TorchTensor> tensors;
 };
 
-TorchCheckpoint::TorchCheckpoint(const std::filesystem::path& path) : state_(std::make_unique<State>(path)) {}
+TorchCheckpoint::TorchCheckpoint(const std::filesystem::path& path, OpaqueValues opaque)
+    : state_(std::make_unique<State>(path, opaque)) {}
 TorchCheckpoint::TorchCheckpoint(TorchCheckpoint&&) noexcept = default;
 TorchCheckpoint& TorchCheckpoint::operator=(TorchCheckpoint&&) noexcept = default;
 TorchCheckpoint::~TorchCheckpoint() = default;
@@ -46,7 +53,14 @@ std::uint32_t TorchCheckpoint::root() const noexcept {
 }
 
 TorchValue TorchCheckpoint::value(std::uint32_t number) const {
-  return torch::resolve(*state_->checkpoint.tree, number, state_->file->path());
+  return torch::resolve(*state_->checkpoint.tree, number, state_->opaque, state_->file->path());
+}
+
+bool TorchCheckpoint::needs_data() const noexcept {
+  const auto& nodes = state_->checkpoint.tree->graph().nodes;
+  return std::any_of(nodes.begin(), nodes.end(), [](const pickle::Node& node) {
+    return node.kind == pickle::Kind::kGlobal && torch::is_special_rebuild(node.text);
+  });
 }
 
 std::string TorchCheckpoint::place(std::uint32_t number) const {
@@ -55,12 +69,7 @@ std::string TorchCheckpoint::place(std::uint32_t number) const {
 
 Reader TorchCheckpoint::open_storages() const {
   auto reader = std::make_shared<Reader::State>();
-  Layout layout = torch::make_storage_layout(*state_->checkpoint.tree, state_->checkpoint.storage_offsets,
-                                             std::string(state_->checkpoint.format));
-  reader->tensors = std::move(layout.tensors);
-  reader->infos.push_back({state_->path, state_->file->size(), std::move(layout.format), {}});
-  reader->files.push_back(state_->file);
-  reader->partial.push_back(false);
+  reader->add(state_->path, state_->file, torch::make_storage_layout(state_->checkpoint));
   return ReaderAccess::make(std::move(reader));
 }
 

@@ -381,8 +381,17 @@ TEST(TorchTest, not_finite_elements_between_those_of_a_view_are_not_its_own) {
                        {"model/tied", 1}, {"model/tied.too", 1}, {"views/overlapping", 1}, {"views/transposed", 1}}));
 }
 
-TEST(TorchTest, programs_are_refused_by_name) {
-  EXPECT_THAT(message_of([] { Reader reader(kGolden / "script.pt"); }), HasSubstr("script.pt: a TorchScript archive"));
+TEST(TorchTest, programs_give_up_their_tensors_and_are_refused_as_trees) {
+  EXPECT_THAT(message_of([] { TorchCheckpoint checkpoint(kGolden / "script.pt"); }),
+              HasSubstr("script.pt: a TorchScript archive"));
+  const TorchCheckpoint kept(kGolden / "script.pt", OpaqueValues::kKeep);
+  EXPECT_EQ(kept.value(kept.root()).kind, TorchKind::kOpaque);
+  const Reader reader(kGolden / "script.pt");
+  ASSERT_EQ(reader.files()[0].opaque.size(), 1u);
+  EXPECT_EQ(reader.files()[0].opaque[0].name, kept.value(kept.root()).name);
+  EXPECT_EQ(reader.load().tensors.size(), reader.tensors().size());
+  EXPECT_FALSE(reader.tensors().empty());
+  EXPECT_EQ(verify(kGolden / "script.pt").opaque.size(), 1u);
 }
 
 TEST(TorchTest, names_that_torch_does_not_take_for_a_folder_become_archive) {

@@ -18,13 +18,15 @@ FileFacts gather_facts(const Reader::State& state, std::uint32_t number, std::sp
   const File& file = *state.files[number];
   const bool asks_cache = request.cache == CachePolicy::kAuto || request.cache == CachePolicy::kCopy;
   for (const ByteRange& stretch : stretches) {
+    state.require_unpacked(number, stretch);
     facts.wanted += stretch.size();
     if (asks_cache) facts.resident += file.resident_bytes(stretch);
   }
   if (!mapping || request.cache != CachePolicy::kAuto) return facts;
   facts.local = file.on_local_filesystem();
-  facts.mappable = is_replaced_when_saved(state.infos[number].format);
-  facts.open_for_writing = facts.mappable && facts.local && file.is_open_for_writing();
+  // Nobody rewrites what was unpacked.
+  facts.mappable = is_replaced_when_saved(state.infos[number].format) || state.infos[number].unpacked;
+  facts.open_for_writing = facts.mappable && facts.local && !state.infos[number].unpacked && file.is_open_for_writing();
   return facts;
 }
 

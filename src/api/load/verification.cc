@@ -16,9 +16,18 @@ std::uint32_t number_of(const Reader::State& state, const TensorInfo& tensor) {
 
 // Those with a checksum: 0 says that none was stored.
 std::vector<zip::Record> checked_records(const Reader::State& state, std::uint32_t file) {
-  if (state.infos[file].format != torch::kZipFormat) return {};
-  std::vector<zip::Record> records = zip::parse(FileBytes(*state.files[file]));
-  std::erase_if(records, [](const zip::Record& record) { return record.crc32 == 0 || record.nbytes == 0; });
+  std::vector<zip::Record> records;
+  if (state.unpacked[file]) {
+    for (const PackedBytes& part : state.unpacked[file]->parts()) {
+      records.push_back({part.name, part.offset, part.offset, part.nbytes, part.crc32, part.nbytes});
+    }
+  } else if (state.infos[file].format == torch::kZipFormat) {
+    records = zip::parse(FileBytes(*state.files[file]));
+    for (zip::Record& record : records) record.name = "record " + in_quotes(record.name);
+  }
+  // What is deflated is checked where it is unpacked.
+  std::erase_if(records,
+                [](const zip::Record& record) { return record.crc32 == 0 || record.nbytes == 0 || record.deflated; });
   return records;
 }
 
@@ -82,7 +91,7 @@ void Verification::add_records(std::uint32_t file, const std::vector<zip::Record
     const bool is_wanted = first != wanted.end() && is_inside(*first);
     if (!is_wanted && (has_tensors[i] || !without_tensors)) continue;
     const auto check = static_cast<std::uint32_t>(checks_.size());
-    checks_.push_back({ChecksumKind::kCrc32, records[i].crc32, file, range, "record " + in_quotes(records[i].name)});
+    checks_.push_back({ChecksumKind::kCrc32, records[i].crc32, file, range, records[i].name});
     // Each byte counts once: by the first tensor that covers it, or else by a segment that is read for it.
     std::uint64_t covered = range.begin;
     for (; next != wanted.end() && (*next)->offset < range.end; ++next) {
