@@ -7,7 +7,8 @@ FUZZ_SECONDS ?= 600
 
 help:
 	@echo 'make demo     set up, build, then save and load a model: progress, verification, a table and a chart'
-	@echo 'make test     set up, then run every test: C++ (release, ASan+UBSan, TSan), fuzz targets, Python, checks'
+	@echo 'make test     set up, then run every test: C++ (release, ASan+UBSan, TSan), fuzz targets, Python,'
+	@echo '              real checkpoints (downloads 330 MB once; skipped without a network), checks'
 	@echo '              STAGES="release python" runs some of them'
 	@echo
 	@echo 'make setup    Debian packages and the Python environment .venv'

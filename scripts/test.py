@@ -1,12 +1,14 @@
 """Runs the stages of `make test`, all of them even when one fails, and adds up what the test runners reported.
 
-Stages: release, arm64, asan, tsan, fuzz, python, docs, wheel, lint. Without arguments every one runs, in this order.
+Stages: release, arm64, asan, tsan, fuzz, python, wild, docs, wheel, lint.
+Without arguments every one runs, in this order.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import os
 import platform
 import shutil
@@ -159,12 +161,12 @@ def fuzz_targets() -> Outcome:
     return Outcome(ok=run([sys.executable, "scripts/fuzz.py", "--seconds", str(FUZZ_SECONDS)]))
 
 
-def python_tests() -> Outcome:
+def python_tests(folders: tuple[str, ...]) -> Outcome:
     if not run(["scripts/install_package.sh"], environment={"PENSTOCK_WARNINGS_AS_ERRORS": "ON"}):
         return Outcome(ok=False)
     outcome = Outcome(ok=True)
     # A run for each folder: modules of the same name live in them.
-    for folder in ("python", "cli", "repo"):
+    for folder in folders:
         report = REPORTS / f"{folder}.xml"
         # One more than there are processors: many tests wait for a drive or for another process.
         command: list[str | Path] = [BIN / "pytest", "-q", "-n", str((os.cpu_count() or 1) + 1)]
@@ -174,6 +176,10 @@ def python_tests() -> Outcome:
         outcome.counts.add(counts or Counts())
         outcome.ok = outcome.ok and passed and counts is not None
     return outcome
+
+
+def count_wild_packages() -> int:
+    return len(json.loads((ROOT / "tests" / "wild" / "packages.json").read_text()))
 
 
 def docs_site() -> Outcome:
@@ -222,7 +228,8 @@ STAGES: dict[str, tuple[str, Callable[[], Outcome]]] = {
     "asan": ("C++ tests, AddressSanitizer and UndefinedBehaviorSanitizer", lambda: native_tests("asan")),
     "tsan": ("C++ tests of the layers with threads, ThreadSanitizer", lambda: native_tests("tsan", THREADED_LAYERS)),
     "fuzz": (f"fuzz targets, {FUZZ_SECONDS} seconds each", fuzz_targets),
-    "python": ("Python, command line and repository tests", python_tests),
+    "python": ("Python, command line and repository tests", lambda: python_tests(("python", "cli", "repo"))),
+    "wild": (f"real checkpoints of {count_wild_packages()} packages, downloaded once", lambda: python_tests(("wild",))),
     "docs": ("the site, its links", docs_site),
     "wheel": ("a wheel and a source distribution, installed and used in a new environment", wheel),
     "lint": ("formatting, lint, types", checks),

@@ -11,10 +11,12 @@ import torch
 
 def assert_same_trees(actual: Any, expected: Any) -> None:
     """Equal in types, values, order, strides, gradients, attributes, and in which tensors and objects are shared."""
-    _Comparison().compare(actual, expected, "tree")
+    TreeComparison().compare(actual, expected, "tree")
 
 
-class _Comparison:
+class TreeComparison:
+    """Goes through two trees at once; what was met before must be the same object again in both."""
+
     def __init__(self) -> None:
         self._objects: dict[int, int] = {}
         self._storages: dict[int, int] = {}
@@ -22,12 +24,8 @@ class _Comparison:
 
     def compare(self, actual: Any, expected: Any, where: str) -> None:
         assert type(actual) is type(expected), where
-        self._kept += [actual, expected]
-        if isinstance(expected, (dict, list, set, torch.Tensor)):
-            if id(expected) in self._objects:
-                assert self._objects[id(expected)] == id(actual), f"{where}: not the same object"
-                return
-            self._objects[id(expected)] = id(actual)
+        if isinstance(expected, (dict, list, set, torch.Tensor)) and not self.is_new(actual, expected, where):
+            return
         if isinstance(expected, torch.Tensor):
             self._compare_tensors(actual, expected, where)
         elif isinstance(expected, torch.storage.TypedStorage):
@@ -35,9 +33,10 @@ class _Comparison:
             assert actual.tolist() == expected.tolist(), where
             self._compare_storages(actual._untyped_storage, expected._untyped_storage, where)
         elif isinstance(expected, dict):
-            assert list(actual) == list(expected), where
-            for key in expected:
-                self.compare(actual[key], expected[key], f"{where}[{key!r}]")
+            assert len(actual) == len(expected), where
+            for (one_key, one), (key, other) in zip(actual.items(), expected.items(), strict=True):
+                self.compare(one_key, key, f"a key of {where}")
+                self.compare(one, other, f"{where}[{key!r}]")
         elif isinstance(expected, (list, tuple)):
             assert len(actual) == len(expected), where
             for i, (one, other) in enumerate(zip(actual, expected, strict=True)):
@@ -48,6 +47,13 @@ class _Comparison:
             assert actual == expected, where
         if hasattr(expected, "__dict__") and not isinstance(expected, (torch.storage.TypedStorage, torch.nn.Module)):
             self.compare(vars(actual), vars(expected), f"{where}.__dict__")
+
+    def is_new(self, actual: Any, expected: Any, where: str) -> bool:
+        """False for an object that was compared before."""
+        self._kept += [actual, expected]
+        is_new = id(expected) not in self._objects
+        assert self._objects.setdefault(id(expected), id(actual)) == id(actual), f"{where}: not the same object"
+        return is_new
 
     def _compare_tensors(self, actual: torch.Tensor, expected: torch.Tensor, where: str) -> None:
         for name in ("dtype", "device", "shape", "layout", "requires_grad", "is_leaf"):
