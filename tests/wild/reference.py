@@ -1,9 +1,10 @@
 """What other readers find in a checkpoint: torch, and safetensors.
 
-torch refuses files that hold objects of other libraries as long as nothing may be executed. Those are read by torch with
-an unpickler that knows a short list of names and puts an inert stand-in where any other is asked for: it takes whatever
-it is called with, remembers it, and does nothing. So no class of a checkpoint is ever imported. TorchScript archives are
-loaded by torch.jit, which interprets what little of their code loading takes; they are pinned like all other files.
+torch refuses files that hold objects of other libraries as long as nothing may be executed. Those are read by torch
+with an unpickler that knows a short list of names and puts an inert stand-in where any other is asked for: it takes
+whatever it is called with, remembers it, and does nothing. So no class of a checkpoint is ever imported. TorchScript
+archives are loaded by torch.jit, which interprets what little of their code loading takes; they are pinned like all
+other files.
 """
 
 from __future__ import annotations
