@@ -16,6 +16,7 @@ from .tensors import DTYPES, GarbageCollectionPaused, view
 Place = Callable[[torch.UntypedStorage, str], Any]
 
 _UNTYPED: Any = torch.UntypedStorage  # whose methods have no types
+_set_metadata: Any = torch._utils.set_tensor_metadata  # the same
 
 # storage, dtype, offset, shape, strides, requires_grad, is a parameter, is all of its storage, conjugated, negated
 _Row = tuple[int, str, int, tuple[int, ...], tuple[int, ...], bool, bool, bool, bool, bool]
@@ -94,7 +95,7 @@ class _Storages:
             tensor.set_(source, offset // dtype.itemsize, shape, strides)
         if conjugated or negated:
             marks = {name: True for name, is_set in (("conj", conjugated), ("neg", negated)) if is_set}
-            torch._utils.set_tensor_metadata(tensor, marks)
+            _set_metadata(tensor, marks)
         if is_parameter:
             return torch.nn.Parameter(tensor, requires_grad=requires_grad)
         return tensor.requires_grad_() if requires_grad else tensor
