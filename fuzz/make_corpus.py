@@ -155,6 +155,23 @@ PICKLES = {
     b"(K\x03X\x01\x00\x00\x00<NNNtbC\x08" + bytes(8) + b"tR",
     "gadget": b"cos\nsystem\nX\x04\x00\x00\x00true\x85R",
     "stack_global": b"\x8c\x05posix\x8c\x06system\x93",
+    "old_tensor": b"ctorch._utils\n_rebuild_tensor\n(" + STORAGE + b"K\x01K\x02\x85K\x01\x85tR",
+    "old_class": b"ctorch\nFloatTensor\n)R(" + STORAGE + b"K\x01K\x02\x85K\x01\x85tb",
+    "old_parameter": b"ctorch.nn.parameter\nParameter\n)\x81(" + TENSOR + b"N}\x88\x89tb",
+    "attributes": b"ctorch._tensor\n_rebuild_from_type_v2\n(ctorch._utils\n_rebuild_tensor\nctorch\nTensor\n("
+    + STORAGE
+    + b"K\x00)))tt}tR",
+    "pairs": b"ccollections\nOrderedDict\n](](U\x01a" + TENSOR + b"ee\x85R",
+    "counter": b"ccollections\nCounter\n}U\x01aK\x02s\x85R",
+    "array": b"cnumpy.core.multiarray\n_reconstruct\n(cnumpy\nndarray\nK\x00\x85C\x01btR"
+    b"(K\x01K\x02\x85cnumpy\ndtype\n(U\x02i2\x89\x88tR(K\x03U\x01>NNNtb\x89C\x04abcdtb",
+    "buffer": b"cnumpy.core.numeric\n_frombuffer\n(C\x04abcdcnumpy\ndtype\n(U\x02u1\x89\x88tRK\x02K\x02\x86U\x01FtR",
+    "object": b"cm\nC\n)\x81}U\x01w" + TENSOR + b"sb(U\x01k" + TENSOR + b"u" + TENSOR + b"a",
+    "keywords": b"cm\nC\n)}U\x01w" + TENSOR + b"s\x92",
+    "old_instance": b"(cm\nC\n" + TENSOR + b"o}b",
+    "cycle": b"cm\nC\n)\x81q\x00}U\x01ah\x00sb",
+    "sparse": b"ctorch._utils\n_rebuild_sparse_tensor\nctorch.serialization\n_get_layout\n"
+    b"X\x10\x00\x00\x00torch.sparse_coo\x85R(" + TENSOR + TENSOR + b"K\x02\x85\x88t\x86R",
     "itself": b"]q\x00h\x00a",
     "bomb": b"](Ne" + b"".join(b"q%c0](" % level + b"h%c" % level * 8 + b"e" for level in range(20)),
     "negative": TENSOR.replace(b"K\x01K\x02", b"J\xff\xff\xff\xffK\x02", 1),
@@ -171,12 +188,12 @@ def pickled(body: bytes) -> bytes:
     return b"\x80\x02" + body + b"."
 
 
-def stored(records: dict[str, bytes]) -> bytes:
+def stored(records: dict[str, bytes], method: int = zipfile.ZIP_STORED) -> bytes:
     """A zip that torch could have written, but for the padding."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
         for name, data in records.items():
-            archive.writestr(zipfile.ZipInfo(f"x/{name}"), data)
+            archive.writestr(zipfile.ZipInfo(f"x/{name}"), data, method)
     return buffer.getvalue()
 
 
@@ -208,6 +225,7 @@ def make_torch() -> None:
     (legacy / "big_endian").write_bytes(MAGIC + pickled(b"}X\x0d\x00\x00\x00little_endian\x89s") + pickled(old) + keys)
     records = {"data.pkl": pickled(TENSOR), "byteorder": b"little", "data/0": bytes(24), "version": b"3\n"}
     (zips / "small.pt").write_bytes(stored(records))
+    (zips / "deflated.pt").write_bytes(stored(records, zipfile.ZIP_DEFLATED))
     (zips / "big_endian.pt").write_bytes(stored(records | {"byteorder": b"big"}))
     (zips / "no_storage.pt").write_bytes(stored({"data.pkl": pickled(TENSOR)}))
     (zips / "comment.pt").write_bytes(stored(records)[:-2] + b"\x01\x00c")
