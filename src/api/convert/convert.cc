@@ -108,13 +108,13 @@ void choose_metadata(const Reader::State& state, const ConvertOptions& options, 
     for (const auto& [key, value] : state.metadata) {
       if (!is_of_layout(key)) save.metadata.emplace(key, value);
     }
-    for (const auto& [key, value] : state.metadata) {
-      const auto contradicts = [&key, &value](const FileInfo& file) {
-        const auto found = file.metadata.find(key);
-        return found != file.metadata.end() && found->second != value;
+    for (const auto& entry : state.metadata) {
+      const auto contradicts = [&entry](const FileInfo& file) {
+        const auto found = file.metadata.find(entry.first);
+        return found != file.metadata.end() && found->second != entry.second;
       };
       const bool differs = std::any_of(state.infos.begin(), state.infos.end(), contradicts);
-      if (differs && !is_of_layout(key)) notes.see_conflict(key);
+      if (differs && !is_of_layout(entry.first)) notes.see_conflict(entry.first);
     }
   }
   notes.fit(save, state.metadata.contains(std::string(kChecksumKey)));
