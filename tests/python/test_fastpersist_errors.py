@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import pickle
+import tarfile
 import warnings
 import zipfile
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from typing import Any
 import helpers
 import penstock
 import pytest
+import safetensors.torch
 import torch
 from penstock.fastpersist import serialization
 from torch_objects import FORMATS
@@ -64,7 +66,10 @@ def assert_caught_as_torchs(call: Callable[[Any], Any], theirs: Callable[[Any], 
     with warnings.catch_warnings(), pytest.raises(Exception) as expected:  # noqa: PT011
         warnings.simplefilter("ignore")
         theirs(torch)
-    with warnings.catch_warnings(), pytest.raises(type(expected.value)) as caught:
+    # An index that torch itself stumbles over is nothing that anybody catches.
+    stumbles = isinstance(expected.value, LookupError)
+    kind = penstock.DamagedCheckpointError if stumbles else type(expected.value)
+    with warnings.catch_warnings(), pytest.raises(kind) as caught:
         warnings.simplefilter("ignore")
         call(serialization)
     if isinstance(caught.value, penstock.Error):
@@ -103,6 +108,51 @@ def test_damage_is_each_kind_that_torch_raises_and_our_own(zipped: bool, tmp_pat
     for kind in (RuntimeError, ValueError, penstock.FormatError):
         with pytest.raises(kind, match="^.*a.pt: "):
             penstock.load(path)
+
+
+@pytest.mark.parametrize("weights_only", [True, False])
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"", "the file is empty"),
+        (b"\x80\x02\x8a\n\x6c", "this is a Python pickle, "),  # five bytes of a legacy file
+        (pickle.dumps({"a": 1}), "this is a Python pickle, "),
+        (b"\x07random\xff" * 100, "not a format that this version reads "),
+        (bytes(2000), "not a format that this version reads "),
+        (b"<!DOCTYPE html><html></html>", "this is an HTML page, "),
+        (b"version https://git-lfs.github.com/spec/v1\n", "this is a Git LFS pointer, not the file it stands for"),
+        (b"abc", "not a format that this version reads "),
+        (safetensors.torch.save({"x": torch.ones(2)}), "not a torch checkpoint; penstock.load reads it"),
+    ],
+)
+def test_what_is_no_checkpoint_is_refused_by_its_path(
+    data: bytes, message: str, weights_only: bool, tmp_path: Path
+) -> None:
+    path = tmp_path / "a.pt"
+    path.write_bytes(data)
+    with pytest.raises(penstock.DamagedCheckpointError) as caught:
+        serialization.load(path, weights_only=weights_only)
+    assert str(caught.value).startswith(f"{path}: {message}")
+    assert isinstance(caught.value, KINDS)
+
+
+@pytest.mark.parametrize("protocol", [0, 1])
+def test_a_legacy_file_in_an_old_protocol_is_torchs_to_load(protocol: int, tmp_path: Path) -> None:
+    path = tmp_path / "a.pt"
+    torch.save([1, 2], path, pickle_protocol=protocol, _use_new_zipfile_serialization=False)
+    stats: dict[str, Any] = {}
+    assert serialization.load(path, weights_only=False, stats=stats) == [1, 2]
+    assert stats["path"] == "torch"
+
+
+def test_a_tar_archive_is_torchs_to_load(tmp_path: Path) -> None:
+    path = tmp_path / "a.pt"
+    with tarfile.open(path, "w") as archive:
+        archive.addfile(tarfile.TarInfo("pickle"))
+    assert_caught_as_torchs(lambda ours: ours.load(path), lambda torchs: torchs.load(path))
+    with pytest.raises(Exception, match="tar") as caught:
+        serialization.load(path)
+    assert not isinstance(caught.value, penstock.Error)
 
 
 def test_an_older_checkpoint_is_fallen_back_to(tmp_path: Path) -> None:

@@ -11,9 +11,15 @@ from typing import Any
 from torch.serialization import load as torch_load
 from torch.serialization import save as torch_save
 
-from ..errors import DamagedCheckpointError
+from .. import _core
+from .._options import TORCH_FORMATS, open_reader
+from ..errors import DamagedCheckpointError, FormatError
 from ._replacement import Replacement
 from ._torch_settings import fakes_tensors, maps_shared, reads_big_endian, skips_data
+
+_TAR_MARK_AT = 257
+_TAR_MARK = b"ustar"
+_MAGIC_IN_TEXT = b"L119547037146038801333356L\n"
 
 
 def needs_torch_to_save(f: Any, disable_byteorder_record: bool) -> str | None:
@@ -40,6 +46,24 @@ def needs_torch_to_load(f: Any, pickle_module: Any, pickle_load_args: dict[str, 
     if reads_big_endian():
         return "files are taken to be big-endian"
     return None
+
+
+def check_kind(path: str) -> None:
+    """Refuses what is no file of torch.save, and says what it is: torch would not, nor name the path."""
+    if _core.detect_format(path) in TORCH_FORMATS or _only_torch_reads(path):
+        return
+    try:
+        open_reader(path)
+    except FormatError as problem:
+        raise DamagedCheckpointError(*problem.args) from None
+    raise DamagedCheckpointError(f"{path}: not a torch checkpoint; penstock.load reads it")
+
+
+def _only_torch_reads(path: str) -> bool:
+    """Whether this is a tar archive, or a legacy file in a pickle protocol before 2."""
+    with open(path, "rb") as file:
+        head = file.read(_TAR_MARK_AT + len(_TAR_MARK))
+    return head[_TAR_MARK_AT:] == _TAR_MARK or head.startswith(_MAGIC_IN_TEXT)
 
 
 def check_pickle(path: str) -> None:

@@ -19,6 +19,7 @@ from .._torch.files import make_tree_writer
 from .._torch.trees import load_tree, load_tree_without_data
 from ..errors import DamagedCheckpointError, FormatError, UnsupportedError
 from ._fallback import (
+    check_kind,
     check_pickle,
     load_by_torch,
     needs_torch_to_load,
@@ -104,6 +105,7 @@ def load(
             reason = str(problem)
         except FormatError as problem:
             raise DamagedCheckpointError(*problem.args) from None
+        check_kind(path_text(f))
         check_pickle(path_text(f))
     tree = load_by_torch(f, map_location, pickle_module, weights_only, mmap, pickle_load_args)
     _fill(stats, {"path": "torch", "reason": reason})
