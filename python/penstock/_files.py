@@ -10,7 +10,7 @@ from ._dtypes import dtype_name, numel
 from ._load import title
 from ._opaque import OpaqueValue
 from ._options import FormatArguments, IoTuning, Path, Paths, Stats, open_reader, path_text, save_options
-from ._paths import explaining, path_texts
+from ._paths import explaining, path_texts, target_text
 from ._progress import Progress, reporting
 from ._reader import FileInfo
 from ._rename import Rename, renamer
@@ -41,10 +41,9 @@ def convert(
 
     `metadata` is added to what the source has (`keep_metadata`). An existing target is refused unless `overwrite` is
     set. A type that the target's format lacks is refused. What else it can't hold is left out, and told in the `notes`
-    of
-    what is returned, a line each: metadata and checksums in a torch file, values of a torch file that are no tensors.
-    `select` speaks of the names in the source, `rename` gives those in the target. The other arguments are those of
-    `load` and `save`.
+    of what is returned, a line each: metadata and checksums in a torch file, values of a torch file that are no
+    tensors. `select` speaks of the names in the source, `rename` gives those in the target. The other arguments are
+    those of `load` and `save`.
 
     The fragments ``PATH-0.N``, ``PATH-1.N`` ... that DeepSpeed's FastPersist leaves of a torch file are joined: name
     all of them, or ``PATH``, or their directory. The target is then the file that they are parts of, with the object as
@@ -64,7 +63,7 @@ def convert(
     with explaining(sources), reporting(progress, f"converting {title(source)}") as callback:
         counters = _core.convert(
             sources,
-            path_text(target),
+            target_text(target),
             names=names,
             dtype=None if dtype is None else dtype_name(dtype),
             rename=renamer(rename, lambda: open_reader(sources)),

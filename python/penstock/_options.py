@@ -12,6 +12,7 @@ from ._paths import Path as Path
 from ._paths import Paths as Paths
 from ._paths import explaining, path_texts
 from ._paths import path_text as path_text
+from ._paths import target_text as target_text
 from ._types import DType
 from .errors import ArgumentError
 

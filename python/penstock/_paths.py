@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Union
 
@@ -13,18 +13,32 @@ from .errors import ArgumentError, NotFoundError
 Path = Union[str, os.PathLike[str]]
 Paths = Union[Path, Iterable[Path]]
 
-# How to bring what is behind a URL to a local path, or the other way round.
-_COPYING = {
+# How to bring what is behind a URL to a local path, and the other way round.
+_COPYING_HERE = {
     "s3": "aws s3 cp {url} .",
     "gs": "gcloud storage cp {url} .",
     "http": "curl -LO {url}",
     "https": "curl -LO {url}",
     "hf": "huggingface_hub.snapshot_download({repository!r})",
 }
+_COPYING_THERE = {
+    "s3": "aws s3 cp FILE {url}",
+    "gs": "gcloud storage cp FILE {url}",
+    "hf": "hf upload {repository} FILE",
+}
 
 
 def path_text(path: Path) -> str:
     """A path as the engine takes it."""
+    return _checked(path, _how_to_get)
+
+
+def target_text(path: Path) -> str:
+    """A path to save to, as the engine takes it."""
+    return _checked(path, _how_to_put)
+
+
+def _checked(path: Path, how: Callable[[str, str], str]) -> str:
     _refuse_open_file(path)
     text = os.fsdecode(path)
     try:
@@ -33,7 +47,7 @@ def path_text(path: Path) -> str:
         valid = False
     if not valid:
         raise ArgumentError(f"{text!r} can't be the name of a file")
-    _refuse_url(text)
+    _refuse_url(text, how)
     return text
 
 
@@ -62,9 +76,11 @@ def explaining(paths: Sequence[str]) -> Iterator[None]:
 
 
 def _looks_like_hub_name(text: str) -> bool:
-    """ "owner/model": no path, and the folder that it would be in does not exist either."""
+    """ "owner/model", whose folder does not exist either, or a "model" without a suffix."""
     owner, slash, model = text.partition("/")
-    if not slash or not owner or not model or "/" in model or owner[0] in ".~":
+    if not slash:
+        return text[:1] not in ("", "~") and "." not in text
+    if not owner or not model or "/" in model or owner[0] in ".~":
         return False
     return not os.path.lexists(owner) and _core.format_for_suffix(text) is None and not model.endswith(".json")
 
@@ -83,7 +99,7 @@ def _refuse_open_file(value: Any) -> None:
     )
 
 
-def _refuse_url(text: str) -> None:
+def _refuse_url(text: str, how: Callable[[str, str], str]) -> None:
     """Also one that a pathlib.Path has taken a slash from."""
     scheme, slash, rest = text.partition(":/")
     if not slash or len(scheme) < 2 or not scheme.isalnum() or os.path.lexists(f"{scheme}:"):
@@ -92,5 +108,17 @@ def _refuse_url(text: str) -> None:
     if scheme == "file":
         raise ArgumentError(f"{text}: expected a path, not a URL; give {f'/{rest}'!r}")
     url = f"{scheme}://{rest}"
-    how = _COPYING.get(scheme, "copy it first").format(url=url, repository="/".join(rest.split("/")[:2]))
-    raise ArgumentError(f"{url}: only local paths are read and written; to copy it: {how}")
+    raise ArgumentError(f"{url}: only local paths are read and written; {how(scheme, url)}")
+
+
+def _how_to_get(scheme: str, url: str) -> str:
+    command = _COPYING_HERE.get(scheme)
+    return "copy it to one first" if command is None else f"to copy it: {_filled(command, url)}"
+
+
+def _how_to_put(scheme: str, url: str) -> str:
+    return f"save to a local path, then {_filled(_COPYING_THERE.get(scheme, 'copy it there'), url)}"
+
+
+def _filled(command: str, url: str) -> str:
+    return command.format(url=url, repository="/".join(url.split("/")[2:4]))

@@ -19,8 +19,8 @@ from ._options import (
     Stats,
     checked_pool,
     checked_text,
-    path_text,
     save_options,
+    target_text,
 )
 from ._progress import Progress, reporting
 from ._queue import QueuedJob
@@ -109,7 +109,7 @@ def save_async(
     arguments: as in `save`, but for progress and stats: the job has both.
     """
     # The process may be elsewhere by the time the file is made.
-    absolute = os.path.join(os.getcwd(), path_text(path))
+    absolute = os.path.join(os.getcwd(), target_text(path))
     before = _jobs_before(absolute, when_busy)
     checked_pool(pool)
     writer, owners = make_writer(tensors, absolute, dict(arguments), None)
@@ -138,11 +138,11 @@ def make_writer(
 ) -> tuple[_core.Writer, list[Any]]:
     """A writer with everything added, and what keeps the memory alive."""
     if is_torch_format(arguments.get("format"), path) and arguments.get("dtype") is None:
-        require_torch(f"{path_text(path)}: a torch file")
+        require_torch(f"{target_text(path)}: a torch file")
         from ._torch.files import make_tree_writer
 
         return make_tree_writer(tensors, path, arguments, callback)
-    writer = _core.Writer(path_text(path), save_options(**arguments), callback)
+    writer = _core.Writer(target_text(path), save_options(**arguments), callback)
     owners = []
     for name, value in _named_tensors(tensors).items():
         if not isinstance(name, str):
@@ -158,7 +158,7 @@ def make_writer(
 
 def is_torch_format(format: str | None, path: Path) -> bool:
     """Whether a save makes a torch file, which holds trees and not only tensors by name."""
-    return (format or _core.format_for_suffix(path_text(path))) in TORCH_FORMATS
+    return (format or _core.format_for_suffix(target_text(path))) in TORCH_FORMATS
 
 
 def _named_tensors(tensors: Any) -> Mapping[Any, Any]:

@@ -34,7 +34,7 @@ def refusal(use: Callable[[Any], Any], path: Any, kind: type[Exception] = pensto
     return str(caught.value)
 
 
-@pytest.mark.parametrize("use", OPENING + SAVING)
+@pytest.mark.parametrize("use", OPENING)
 @pytest.mark.parametrize(
     ("url", "how"),
     [
@@ -42,7 +42,7 @@ def refusal(use: Callable[[Any], Any], path: Any, kind: type[Exception] = pensto
         ("gs://bucket/model.safetensors", "to copy it: gcloud storage cp gs://bucket/model.safetensors ."),
         ("https://host/model.safetensors", "to copy it: curl -LO https://host/model.safetensors"),
         ("hf://owner/model/a.safetensors", "to copy it: huggingface_hub.snapshot_download('owner/model')"),
-        ("az://bucket/model.safetensors", "to copy it: copy it first"),
+        ("az://bucket/model.safetensors", "copy it to one first"),
     ],
 )
 def test_a_url_says_how_to_get_there(
@@ -52,6 +52,26 @@ def test_a_url_says_how_to_get_there(
     for given in (url, Path(url)):
         message = refusal(use, given)
         assert message == f"{url}: only local paths are read and written; {how}"
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("use", [*SAVING, lambda path: penstock.convert("source.safetensors", path)])
+@pytest.mark.parametrize(
+    ("url", "how"),
+    [
+        ("s3://bucket/model.safetensors", "aws s3 cp FILE s3://bucket/model.safetensors"),
+        ("gs://bucket/model.safetensors", "gcloud storage cp FILE gs://bucket/model.safetensors"),
+        ("hf://owner/model/a.safetensors", "hf upload owner/model FILE"),
+        ("az://bucket/model.safetensors", "copy it there"),
+    ],
+)
+def test_a_url_to_save_to_says_how_to_get_the_file_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, use: Callable[[Any], Any], url: str, how: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for given in (url, Path(url)):
+        message = refusal(use, given)
+        assert message == f"{url}: only local paths are read and written; save to a local path, then {how}"
     assert list(tmp_path.iterdir()) == []
 
 
@@ -67,16 +87,17 @@ def test_a_folder_that_is_called_like_a_scheme_is_a_folder(tmp_path: Path, monke
     assert penstock.load("s3://bucket/model.safetensors")["x"].tolist() == [1, 1]
 
 
+@pytest.mark.parametrize("name", ["meta-llama/Llama-3-8B", "gpt2"])
 @pytest.mark.parametrize("use", OPENING)
 def test_a_name_of_the_hub_says_how_to_get_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, use: Callable[[Any], Any]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, use: Callable[[Any], Any], name: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    message = refusal(use, "meta-llama/Llama-3-8B", penstock.NotFoundError)
-    assert message.startswith("meta-llama/Llama-3-8B: ")
+    message = refusal(use, name, penstock.NotFoundError)
+    assert message.startswith(f"{name}: ")
     assert message.endswith(
         "; only local paths are read: for a model of the Hugging Face hub, "
-        "huggingface_hub.snapshot_download('meta-llama/Llama-3-8B') gives one"
+        f"huggingface_hub.snapshot_download({name!r}) gives one"
     )
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from .. import _core
-from .._options import path_text, save_options
+from .._options import save_options, target_text
 from .pickles import Pickled, pickle_object
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def make_pickled_writer(
     arguments["format"] = "torch-legacy" if legacy else "torch"
     arguments.pop("shared", None)  # tensors that share memory are what storages are for
     options = save_options(**arguments, shared="duplicate", pickle=pickled.data, around_pickle=pickled.around)
-    writer = _core.Writer(path_text(path), options, callback)
+    writer = _core.Writer(target_text(path), options, callback)
     owners = []
     for each in pickled.storages:
         storage = each.storage if each.storage.device.type == "cpu" else each.storage.cpu()
