@@ -10,12 +10,18 @@ from pathlib import Path
 
 
 def find_command() -> Path | None:
-    """Where the installer put it, which its record says; else where scripts of this interpreter are."""
+    """Beside the package, where wheels carry it; else where its record says, or where this interpreter's scripts are.
+
+    What is on the PATH of a wheel is a script that starts the one beside the package, and `pip --target` loses it.
+    """
     try:
         files = importlib.metadata.files("penstock") or []
     except importlib.metadata.PackageNotFoundError:
         files = []
-    places = [Path(os.fspath(file.locate())) for file in files if file.name == "penstock" and file.parent.name == "bin"]
+    places = [Path(__file__).parents[1] / "penstock.scripts" / "penstock"]
+    places += [
+        Path(os.fspath(file.locate())) for file in files if file.name == "penstock" and file.parent.name == "bin"
+    ]
     places.append(Path(sysconfig.get_path("scripts")) / "penstock")
     return next((place.resolve() for place in places if os.access(place, os.X_OK) and place.is_file()), None)
 

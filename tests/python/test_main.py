@@ -58,3 +58,15 @@ def test_another_program_of_that_name_is_not_taken(tmp_path: Path, monkeypatch: 
     found = module.find_command()
     assert found is not None
     assert found.parent != tmp_path
+
+
+def test_the_program_that_a_wheel_carries_beside_the_package_comes_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "penstock.scripts" / "penstock"
+    program.parent.mkdir()
+    shutil.copy("/bin/true", program)
+    monkeypatch.setattr(module, "__file__", str(tmp_path / "penstock" / "__main__.py"))
+    assert module.find_command() == program
+    program.chmod(0o644)
+    assert module.find_command() != program
