@@ -16,11 +16,11 @@ Rename = Union[Mapping[str, str], Callable[[str], str], None]
 
 
 def strip_prefix(prefix: str) -> Callable[[str], str]:
-    """For `rename=`: takes a prefix off the names that have it.
+    """For `rename=`: takes a prefix off the names that have it. A name that is nothing else is kept.
 
     ``penstock.load_into(model, path, rename=penstock.strip_prefix("module."))`` loads what a wrapped model has saved.
     """
-    return lambda name: name.removeprefix(prefix)
+    return lambda name: name.removeprefix(prefix) or name
 
 
 def add_prefix(prefix: str) -> Callable[[str], str]:
@@ -62,6 +62,8 @@ def _checked(rename: Callable[[str], Any]) -> Callable[[str], str]:
         new = rename(name)
         if not isinstance(new, str):
             raise ArgumentError(f"rename: the new name of {name!r} must be a string, not {type(new).__name__}")
+        if not new and name:
+            raise ArgumentError(f"rename: the new name of {name!r} is empty")
         return checked_text("the name", new)
 
     return new_name

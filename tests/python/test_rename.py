@@ -42,6 +42,7 @@ WAYS = pytest.mark.parametrize("way", [loaded, streamed, converted])
     [
         ({"model.a": "x"}, {"x": "model.a", "model.b": "model.b", "head": "head"}),
         (penstock.strip_prefix("model."), {"a": "model.a", "b": "model.b", "head": "head"}),
+        (penstock.strip_prefix("head"), {"model.a": "model.a", "model.b": "model.b", "head": "head"}),
         (penstock.add_prefix("m/"), {"m/model.a": "model.a", "m/model.b": "model.b", "m/head": "head"}),
         (str.upper, {"MODEL.A": "model.a", "MODEL.B": "model.b", "HEAD": "head"}),
         ({"model.a": "model.b", "model.b": "model.a"}, {"model.b": "model.a", "model.a": "model.b", "head": "head"}),
@@ -85,6 +86,8 @@ def test_two_tensors_of_one_name_are_refused(way: Callable[..., Any], file: Path
             "no tensor is called 'model.A'; the nearest are 'model.a', 'model.b'",
         ),
         (lambda name: 3, penstock.ArgumentError, "the new name of 'head' must be a string, not int"),
+        (lambda name: "", penstock.ArgumentError, "rename: the new name of 'head' is empty"),
+        ({"head": ""}, penstock.ArgumentError, "rename: the new name of 'head' is empty"),
         (7, penstock.ArgumentError, "rename: expected a dict or a callable, not int"),
         (lambda name: name + "\ud800", penstock.ArgumentError, "can't be written as UTF-8"),
     ],
