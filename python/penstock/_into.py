@@ -43,6 +43,10 @@ class LoadedInto(_LeftOver):
         self.meta_keys = meta_keys
         return self
 
+    def _replace(self, **fields: Any) -> LoadedInto:
+        meta_keys = fields.pop("meta_keys", self.meta_keys)
+        return LoadedInto(*super()._replace(**fields), meta_keys)
+
     def __repr__(self) -> str:
         fields = ((name, getattr(self, name)) for name in (*self._fields, "meta_keys"))
         return f"LoadedInto({', '.join(f'{name}={value!r}' for name, value in fields)})"

@@ -547,3 +547,13 @@ def test_inference_tensors_are_read_into(path: Path) -> None:
         target = {"a": torch.zeros(3), "b": torch.zeros(2, 2).t()}
     penstock.load_into(target, path, assign=False)
     assert (target["a"].sum(), target["b"].sum()) == (3, 4)
+
+
+def test_what_is_left_over_can_be_changed_in_a_copy() -> None:
+    found = penstock.LoadedInto(["a"], ["b"], ["c"])
+    assert repr(found._replace(missing_keys=[])) == (
+        "LoadedInto(missing_keys=[], unexpected_keys=['b'], meta_keys=['c'])"
+    )
+    assert repr(found._replace(meta_keys=[])) == "LoadedInto(missing_keys=['a'], unexpected_keys=['b'], meta_keys=[])"
+    with pytest.raises(ValueError, match="nobody"):
+        found._replace(nobody=[])
