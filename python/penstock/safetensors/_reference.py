@@ -68,7 +68,8 @@ def as_reference() -> Iterator[None]:
     except UnsupportedError as error:
         raise LayoutError(str(error)) from error
     except SharedMemoryError as error:
-        raise ModelError(f"{error}; save_model stores what is shared once") from error
+        found = str(error).partition("; shared=")[0]  # an argument that these functions do not have
+        raise ModelError(f"{found}; save_model stores what is shared once") from error
 
 
 @contextmanager
