@@ -55,15 +55,15 @@ def resolve(select: Select, reader: _core.Reader) -> list[str] | None:
             raise ArgumentError(f"select: names are strings, not {type(entry).__name__}")
         found = [entry] if entry in names else [name for name in names if fnmatchcase(name, entry)]
         if not found:
-            raise unknown_tensor(reader, entry)
+            raise unknown_tensor(reader, entry, is_glob=has_wildcards(entry))
         wanted.update(dict.fromkeys(found))
     return list(wanted)
 
 
-def unknown_tensor(reader: _core.Reader, wanted: object) -> UnknownTensorError:
+def unknown_tensor(reader: _core.Reader, wanted: object, *, is_glob: bool = False) -> UnknownTensorError:
     """The error for a name or glob that no tensor answers to."""
     text = str(wanted)
-    what = "no tensor matches" if has_wildcards(text) else "no tensor is called"
+    what = "no tensor matches" if is_glob else "no tensor is called"
     files = reader.files()
     others = f" and {len(files) - 1} more" if len(files) > 1 else ""
     return UnknownTensorError(f"{files[0][0]}{others}: {what} {wanted!r}{suggest(text, reader.names())}")

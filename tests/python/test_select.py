@@ -115,3 +115,8 @@ def test_what_is_known_of_a_tensor_can_be_copied_and_pickled(file: Path) -> None
         assert type(made) is penstock.TensorInfo
         assert (made.name, made.dtype, made.shape) == ("embed.weight", "BF16", (50, 16))
         assert (made.file, made.offset, made.nbytes) == (info.file, info.offset, info.nbytes)
+
+
+def test_an_index_takes_no_globs(file: Path) -> None:
+    with penstock.open(file) as opened, pytest.raises(KeyError, match=r"no tensor is called '0\.\*'"):
+        opened["0.*"]
