@@ -107,10 +107,10 @@ def check_opaque(opaque: str) -> None:
 def _load_tree(
     path: Path, device: Any, options: _core.LoadOptions, opaque: str, progress: Progress, stats: StatsDict | None
 ) -> Any:
-    from ._torch import device as torch_device
+    from ._torch.tensors import usable_device
     from ._torch.trees import load_tree
 
-    place = None if is_cpu(device) else torch_device(device)
+    place = None if is_cpu(device) else usable_device(device)
     with reporting(progress, f"loading {title(path)}") as callback:
         tree, counters = load_tree(
             _core.TorchCheckpoint(path_text(path), opaque),

@@ -17,10 +17,10 @@ _SECONDS_BETWEEN_LINES = 2.0
 @contextmanager
 def reporting(progress: Progress, what: str) -> Iterator[Callback | None]:
     """The callable to give to the engine, for as long as the work takes."""
-    if progress is None or progress is False:
-        yield None
-    elif callable(progress):
+    if callable(progress):
         yield progress
+    elif not progress:
+        yield None
     elif sys.stderr.isatty() and (make_bar := _bar_maker()) is not None:
         bar = _Bar(what, make_bar)
         try:

@@ -357,3 +357,22 @@ def test_a_path_need_not_be_utf8(tmp_path: Path) -> None:
     assert penstock.load(path)["x"].tolist() == [1, 1]
     with pytest.raises(penstock.NotFoundError, match="caf\udce9"):
         penstock.load(path + "x")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is CUDA")
+@pytest.mark.parametrize("suffix", ["safetensors", "pt"])
+def test_a_device_that_is_not_there_is_refused(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"a.{suffix}"
+    penstock.save({"x": torch.ones(2)}, path)
+    for device in ("cuda", 0):
+        for load in (penstock.load, lambda *arguments: list(penstock.stream(*arguments))):
+            with pytest.raises(penstock.UnsupportedError, match="^the device 'cuda(:0)?' can't be used: .") as caught:
+                load(path, device)
+            assert isinstance(caught.value, RuntimeError)
+
+
+@pytest.mark.parametrize("progress", [0, False, None, ""])
+def test_progress_that_is_false_reports_nothing(path: Path, progress: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    penstock.save({"x": torch.ones(2)}, path, progress=progress)
+    penstock.load(path, progress=progress)
+    assert capsys.readouterr().err == ""

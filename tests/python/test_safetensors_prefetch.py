@@ -229,3 +229,13 @@ def test_a_file_that_shrank_is_an_error_at_every_call(path: Path, backend: str) 
     for _ in range(2):
         with pytest.raises(penstock.ChangedError):
             loader.take("a")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is CUDA")
+def test_a_device_that_is_not_there_is_refused(path: Path) -> None:
+    penstock.save({"x": torch.ones(2)}, path)
+    with penstock.safetensors.safe_open(path, "pt", "cuda") as file:
+        with pytest.raises(penstock.UnsupportedError, match="^the device 'cuda' can't be used: ."):
+            file.get_tensor("x")
+        with file.prefetch() as loader, pytest.raises(penstock.UnsupportedError, match="'cuda' can't be used: ."):
+            loader.take("x")

@@ -112,9 +112,24 @@ def device(device: Any) -> torch.device:
         raise ArgumentError(f"{device!r} is not a device") from problem
 
 
+def usable_device(given: Any) -> torch.device:
+    """A device that memory can be had on: a storage that is moved to another fails in odd ways."""
+    found = device(given)
+    move(torch.empty(0, device="cpu"), found)
+    return found
+
+
 def move(tensor: Any, device: Any) -> Any:
     """The tensor on `device`."""
-    return tensor._replace(data=tensor.data.to(device)) if isinstance(tensor, PackedTensor) else tensor.to(device)
+    if isinstance(tensor, PackedTensor):
+        return tensor._replace(data=move(tensor.data, device))
+    try:
+        return tensor.to(device)
+    except torch.cuda.OutOfMemoryError:
+        raise
+    except (AssertionError, RuntimeError) as problem:  # the first where torch was built without the device
+        reason = str(problem).partition("\n")[0]
+        raise UnsupportedError(f"the device {str(device)!r} can't be used: {reason}") from problem
 
 
 def source(name: str, value: Any) -> Source | None:
