@@ -330,17 +330,6 @@ def test_a_pickle_that_was_changed_is_not_taken_for_a_program(tmp_path: Path) ->
         serialization.load(path, weights_only=False)
 
 
-def test_what_is_no_checkpoint_is_torchs_to_explain(tmp_path: Path) -> None:
-    path = tmp_path / "a.pt"
-    for content in (b"", b"hello", b"\x80\x02K\x01."):
-        path.write_bytes(content)
-        with pytest.raises(Exception) as theirs:  # noqa: PT011
-            torch.load(path)
-        with pytest.raises(type(theirs.value)) as ours:
-            serialization.load(path)
-        assert str(ours.value) == str(theirs.value)
-
-
 def test_an_object_that_cannot_be_pickled_leaves_the_file(tmp_path: Path, no_leaks: None) -> None:
     path = tmp_path / "a.pt"
     serialization.save({"x": torch.ones(3)}, path)
