@@ -77,7 +77,9 @@ void Table::print_row(Output& out, const Terminal& terminal, const std::vector<C
   std::string spaces(kIndent);  // owed before the next text, so that no line ends in them
   for (std::size_t i = 0; i < row.size(); ++i) {
     const Column& column = columns_[i];
-    const std::string padding(widths[i] - display_width(row[i].text), ' ');
+    // A character of two columns may stand in a column of one.
+    const std::size_t used = std::min(display_width(row[i].text), widths[i]);
+    const std::string padding(widths[i] - used, ' ');
     if (column.align == Align::kRight) spaces += padding;
     if (!row[i].text.empty()) {
       line += spaces;

@@ -63,6 +63,14 @@ TEST(Table, cells_are_wrapped_where_the_terminal_is_narrow_and_the_last_column_g
   EXPECT_EQ(printed(table, terminal), "  DTYPE  SHAPE   NAME\n  F32    [1, 2]  model.layers.0.mlp.weight\n");
 }
 
+TEST(Table, a_column_that_is_narrower_than_a_character_is_printed_all_the_same) {
+  Table table({{""}, {"", Align::kRight}, {""}});
+  table.add({"重み", "重", "x"});
+  Terminal terminal;
+  terminal.width = 1;
+  EXPECT_EQ(printed(table, terminal), "  重  重  x\n  み\n");
+}
+
 TEST(Table, a_gap_is_an_empty_line) {
   Table table({{""}});
   table.add({"a"});

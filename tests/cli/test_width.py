@@ -49,6 +49,13 @@ def test_output_fits(command: str, model: Path, tmp_path: Path, arguments: list[
     assert {line: width for line, width in widths.items() if width > columns} == {}
 
 
+@pytest.mark.parametrize("columns", [12, 3, 1])
+def test_a_terminal_that_is_far_too_narrow_gets_every_character(command: str, tmp_path: Path, columns: int) -> None:
+    files.write_file(tmp_path / "m.safetensors", {"重み": ("U8", [1], b"x")})
+    text = output_on_terminal([command, "ls", "m.safetensors"], tmp_path, {"TERM": "xterm"}, columns)
+    assert [text.count(character) for character in "重み"] == [1, 1]
+
+
 def test_a_conversion_with_notes_fits(command: str, model: Path, tmp_path: Path) -> None:
     path = str(model.relative_to(tmp_path))
     text = output_on_terminal([command, "convert", path, f"{DEEP}/out.pt"], tmp_path, {"TERM": "xterm"})
