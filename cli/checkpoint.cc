@@ -62,10 +62,7 @@ void check_selection(const Reader& reader, const std::vector<std::string>& globs
     if (matches) continue;
     std::vector<std::string> names;
     for (const TensorInfo& tensor : tensors) names.push_back(tensor.name);
-    const std::vector<std::string> nearest = nearest_names(glob, names, 3);
-    throw Failure(fmt::format(
-        "{}: no tensor matches --select '{}'; {}", source, glob,
-        nearest.empty() ? "there are none" : fmt::format("the nearest are '{}'", fmt::join(nearest, "', '"))));
+    throw Failure(fmt::format("{}: no tensor matches --select '{}'; {}", source, glob, tell_nearest(glob, names)));
   }
 }
 

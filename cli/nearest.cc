@@ -1,6 +1,7 @@
 #include "nearest.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <utility>
@@ -64,6 +65,11 @@ std::vector<std::string> nearest_names(std::string_view glob, const std::vector<
   std::vector<std::string> nearest;
   for (std::size_t i = 0; i < count; ++i) nearest.push_back(names[order[i].second]);
   return nearest;
+}
+
+std::string tell_nearest(std::string_view glob, const std::vector<std::string>& names) {
+  const std::vector<std::string> nearest = nearest_names(glob, names, 3);
+  return nearest.empty() ? "there are none" : fmt::format("the nearest are '{}'", fmt::join(nearest, "', '"));
 }
 
 }  // namespace penstock::cli

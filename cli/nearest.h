@@ -18,4 +18,7 @@ std::string did_you_mean(const std::string& word, const std::vector<std::string>
 // Up to `count` of the names, those that `glob` nearly matches first; equally near ones stay in their order.
 std::vector<std::string> nearest_names(std::string_view glob, const std::vector<std::string>& names, std::size_t count);
 
+// "the nearest are 'a', 'b', 'c'", or "there are none" when there are no names at all.
+std::string tell_nearest(std::string_view glob, const std::vector<std::string>& names);
+
 }  // namespace penstock::cli

@@ -1,7 +1,6 @@
 #include "renaming.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <map>
@@ -42,8 +41,7 @@ void add_renaming_options(CLI::App& command, Renaming& renaming) {
 void check_renaming(const Reader& reader, const Renaming& renaming, const std::string& source) {
   const std::vector<std::string> names = names_in(reader);
   const auto fail = [&](const std::string& what, const std::string& pattern) {
-    throw Failure(
-        fmt::format("{}: {}; the nearest are '{}'", source, what, fmt::join(nearest_names(pattern, names, 3), "', '")));
+    throw Failure(fmt::format("{}: {}; {}", source, what, tell_nearest(pattern, names)));
   };
   for (const std::string& rename : renaming.renames) {
     const std::string old = old_name(rename);

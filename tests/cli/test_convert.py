@@ -109,6 +109,24 @@ def test_names_that_are_not_there_are_a_failure(fails: Run, tmp_path: Path, argu
     assert files.names_in(tmp_path) == ["a.safetensors"]
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--rename", "b=c"], "there is no tensor 'b' to rename; there are none"),
+        (["--strip-prefix", "b"], "no name begins with --strip-prefix 'b'; there are none"),
+        (["--select", "b"], "no tensor matches --select 'b'; there are none"),
+    ],
+    ids=["rename", "strip-prefix", "select"],
+)
+def test_a_file_without_tensors_has_no_nearest_name(
+    fails: Run, tmp_path: Path, arguments: list[str], message: str
+) -> None:
+    files.write_file(tmp_path / "a.safetensors", {})
+    result = fails("convert", "a.safetensors", "b.safetensors", *arguments)
+    assert result.stderr == f"penstock: a.safetensors: {message}\n"
+    assert files.names_in(tmp_path) == ["a.safetensors"]
+
+
 def test_two_tensors_never_get_one_name(misused: Run, tmp_path: Path) -> None:
     files.write_file(tmp_path / "a.safetensors")
     result = misused("convert", "a.safetensors", "b.safetensors", "--rename", "step=layers.0.bias")
