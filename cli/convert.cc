@@ -182,7 +182,8 @@ void add_convert(CLI::App& app, Action& action) {
           "--dtype", [options](const std::string& text) { options->dtype = dtype_from(text); },
           "Convert floating tensors to this: F32, BF16, float16, F8_E4M3 ...")
       ->type_name("DTYPE")
-      ->check(suggests({"F32", "BF16", "F16", "F64", "F8_E4M3", "F8_E5M2"}));
+      ->check(suggests({"F32", "BF16", "F16", "F64", "F8_E4M3", "F8_E5M2",  // as files spell them, and as people do
+                        "f32", "bf16", "f16", "f64", "f8_e4m3", "f8_e5m2"}));
   add_select_option(*command, options->selected);
   add_renaming_options(*command, options->renaming);
   add_size_option(*command, "--max-shard-size", options->max_shard_size,
