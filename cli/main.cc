@@ -10,7 +10,9 @@
 #include <memory>
 #include <new>
 #include <optional>
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include "command.h"
 #include "help.h"
@@ -166,6 +168,16 @@ int run(const Action& action, Console& console) {
   }
 }
 
+// The arguments, where "help ls" asks for what "ls --help" does.
+std::vector<std::string> words_of(int argument_count, char** arguments) {
+  std::vector<std::string> words(arguments + std::min(argument_count, 1), arguments + argument_count);
+  const auto command = std::find_if(words.begin(), words.end(), [](const std::string& word) { return word != "help"; });
+  if (command == words.begin()) return words;
+  words.erase(words.begin(), command);
+  words.emplace_back("--help");
+  return words;
+}
+
 int parse_and_run(int argument_count, char** arguments) {
   const ColorChoice choice = color_choice_in(argument_count, arguments);
   Console console;
@@ -174,18 +186,20 @@ int parse_and_run(int argument_count, char** arguments) {
   Action action;
   CLI::App app;
   define(app, console, action);
-  if (argument_count < 2) {
+  std::vector<std::string> words = words_of(argument_count, arguments);
+  if (words.empty()) {
     Output errors(2);
     errors.write(app.help());
     errors.flush();
     return kUsage;
   }
-  if (const auto problem = unknown_command(app, arguments[1])) {
+  if (const auto problem = unknown_command(app, words.front())) {
     console.complain(*problem);
     return kUsage;
   }
   try {
-    app.parse(argument_count, arguments);
+    std::reverse(words.begin(), words.end());  // as the parser takes them
+    app.parse(words);
   } catch (const CLI::ParseError& error) {
     return run([&](Console&) { return answer_parse_error(app, error, console); }, console);
   }

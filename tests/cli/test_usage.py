@@ -43,6 +43,24 @@ def test_nothing_at_all_prints_help_and_is_wrong_usage(run: Run) -> None:
 
 
 @pytest.mark.parametrize(
+    ("asked", "same"),
+    [
+        (["help"], ["--help"]),
+        (["help", "help"], ["--help"]),
+        (["help", "--help"], ["--help"]),
+        (["help", "ls"], ["ls", "--help"]),
+        (["help", "convert"], ["convert", "--help"]),
+    ],
+    ids=" ".join,
+)
+def test_help_as_a_command_answers_like_the_option(run: Run, asked: list[str], same: list[str]) -> None:
+    result = run(*asked)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert result.stdout == run(*same).stdout
+    assert result.stdout.splitlines() != []
+
+
+@pytest.mark.parametrize(
     "arguments",
     [
         ["nonsense"],
@@ -74,6 +92,7 @@ def test_wrong_usage_is_one_line_and_exit_code_2(misused: Run, tmp_path: Path, a
         (["lss"], "there is no command 'lss'; did you mean 'ls'? (see penstock --help)"),
         (["sl", "x"], "there is no command 'sl'; did you mean 'ls'? (see penstock --help)"),
         (["covnert", "a", "b"], "there is no command 'covnert'; did you mean 'convert'? (see penstock --help)"),
+        (["help", "lss"], "there is no command 'lss'; did you mean 'ls'? (see penstock --help)"),
         (["entirely"], "there is no command 'entirely' (see penstock --help)"),
         (["--verison"], "penstock has no option '--verison'; did you mean '--version'? (see penstock --help)"),
         (
