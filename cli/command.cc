@@ -1,8 +1,10 @@
 #include "command.h"
 
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include "penstock/size.h"
+#include "remote.h"
 #include "text.h"
 
 namespace penstock::cli {
@@ -17,6 +19,16 @@ void write_line(std::string_view start, std::string_view message) {
 
 void Console::complain(std::string_view message) const {
   write_line(error_terminal.paint(Tone::kBad, "penstock:") + ' ', message);
+}
+
+void Console::complain(const Error& error) const {
+  const std::string_view message = error.what();
+  const std::size_t colon = message.find(": ");  // the path comes first
+  if (error.kind() != ErrorKind::kNotFound || colon == message.npos) return complain(message);
+  const std::string_view path = message.substr(0, colon);
+  const bool read = message.substr(colon).starts_with(": cannot open: ");  // else it is a directory to write in
+  const std::string hint = remote_hint(path, read ? PathUse::kRead : PathUse::kWritten);
+  complain(hint.empty() ? std::string(message) : fmt::format("{}; {}", message, hint));
 }
 
 void Console::note(std::string_view message) const {

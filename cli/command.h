@@ -8,6 +8,7 @@
 #include <string>
 
 #include "output.h"
+#include "penstock/error.h"
 #include "progress.h"
 #include "terminal.h"
 
@@ -32,6 +33,8 @@ struct Console {
 
   // One line on standard error: "penstock: MESSAGE".
   void complain(std::string_view message) const;
+  // Says what to type where the file that was not found is a URL or the name of a model elsewhere.
+  void complain(const Error& error) const;
   // The same for something worth knowing that is no failure.
   void note(std::string_view message) const;
 };

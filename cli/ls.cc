@@ -265,7 +265,7 @@ int run(Console& console, const Options& options) {
       }
       first = false;
     } catch (const Error& error) {
-      console.complain(error.what());
+      console.complain(error);
       code = kFailure;
     } catch (const Failure& failure) {
       console.complain(failure.what());

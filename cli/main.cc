@@ -156,7 +156,7 @@ int run(const Action& action, Console& console) {
     return answer_interrupt(console);
   } catch (const Error& error) {
     if (error.kind() == ErrorKind::kCancelled && interrupted_by() != 0) return answer_interrupt(console);
-    console.complain(error.what());
+    console.complain(error);
     // With an errno behind it, it is not the arguments but what the system makes of them (a target that exists).
     return error.kind() == ErrorKind::kArgument && error.error_number() == 0 ? kUsage : kFailure;
   } catch (const std::bad_alloc&) {

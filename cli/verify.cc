@@ -131,7 +131,7 @@ void print_json(Console& console, const std::string& path, const VerifyReport& r
 
 // A file that can't even be opened has one problem: the error.
 void report_broken(Console& console, const std::string& path, const Error& error) {
-  console.complain(error.what());
+  console.complain(error);
   if (!console.json) return;
   VerifyReport report;
   report.ok = false;
