@@ -124,7 +124,8 @@ class TorchCheckpoint {
   // Throws Error(kUnsupportedFormat) that names it for a value that is more than data, unless these are to be kept.
   TorchValue value(std::uint32_t number) const;
 
-  // True when a value can be made only once its tensors were read (kRebuilt): they are made of what is in them.
+  // True when a value can be made only once its tensors were read (kRebuilt), or storages do not lie in the file as
+  // they are: it takes more than a look at the file to make the tree.
   bool needs_data() const noexcept;
 
   // Where a value stands in the file, for messages: "model.pt: data.pkl: byte 17".

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <unordered_set>
 
 #include "callbacks.h"
@@ -29,9 +30,21 @@ struct StreamHandle {
   std::optional<TensorStream> stream;
 };
 
+// The file as files() counts: what one holds packed is its own.
+TensorInfo with_own_file(const Reader& reader, TensorInfo info) {
+  const auto files = reader.files().first(info.file + 1u);
+  info.file -= static_cast<std::uint32_t>(
+      std::count_if(files.begin(), files.end(), [](const FileInfo& file) { return file.unpacked; }));
+  return info;
+}
+
 nb::list tensor_infos(const Reader& reader) {
   nb::list result;
-  for (const TensorInfo& info : reader.tensors()) result.append(info_tuple(info));
+  const auto files = reader.files();
+  const bool packed = std::any_of(files.begin(), files.end(), [](const FileInfo& file) { return file.unpacked; });
+  for (const TensorInfo& info : reader.tensors()) {
+    result.append(info_tuple(packed ? with_own_file(reader, info) : info));
+  }
   return result;
 }
 
@@ -44,7 +57,7 @@ nb::list tensor_names(const Reader& reader) {
 std::optional<nb::tuple> find_tensor(const Reader& reader, std::string_view name) {
   const TensorInfo* info = reader.find(name);
   if (info == nullptr) return std::nullopt;
-  return info_tuple(*info);
+  return info_tuple(with_own_file(reader, *info));
 }
 
 nb::list file_infos(const Reader& reader) {

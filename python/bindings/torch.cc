@@ -56,8 +56,11 @@ class Builder {
       return make(number, value);
     } catch (const nb::python_error& problem) {
       const nb::object ours = nb::module_::import_("penstock.errors").attr("Error");
-      const bool refused =
-          problem.matches(PyExc_TypeError) || problem.matches(PyExc_ValueError) || problem.matches(PyExc_RuntimeError);
+      // torch's own functions meet arguments of any kind.
+      const bool by_torch =
+          value.kind == TorchKind::kRebuilt && problem.matches(PyExc_Exception) && !problem.matches(PyExc_MemoryError);
+      const bool refused = by_torch || problem.matches(PyExc_TypeError) || problem.matches(PyExc_ValueError) ||
+                           problem.matches(PyExc_RuntimeError);
       if (!refused || problem.matches(ours) || problem.matches(PyExc_RecursionError)) throw;
       fail(number, first_line(problem));
     }

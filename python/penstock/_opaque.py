@@ -9,6 +9,11 @@ if TYPE_CHECKING:
     from . import _core
 
 
+def _printable(text: str) -> str:
+    """Names come from a file, and may hold what a terminal would obey."""
+    return "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)
+
+
 class OpaqueWarning(UserWarning):
     """A stream of a torch checkpoint leaves out values that are more than data."""
 
@@ -20,7 +25,7 @@ class OpaqueValue(NamedTuple):
     name: str  # of its class: "argparse.Namespace"
 
     def __str__(self) -> str:
-        return f"{self.path or 'all of it'} ({self.name})"
+        return f"{_printable(self.path) or 'all of it'} ({_printable(self.name)})"
 
 
 def warn_of_opaque(reader: _core.Reader, title: str) -> None:
@@ -66,7 +71,7 @@ class Opaque:
         self.entries = entries
 
     def __repr__(self) -> str:
-        return f"<penstock.Opaque: {self.name}>"
+        return f"<penstock.Opaque: {_printable(self.name)}>"
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(f"{self!r} can't be saved or copied: the object that it stands for was never made")

@@ -14,6 +14,8 @@ namespace {
 
 struct EndOfText {};
 
+constexpr std::size_t kLongestName = 1000;  // of a global that is kept, with its module
+
 class Machine {
  public:
   Machine(std::string_view text, const Options& options) : text_(text), options_(options) {
@@ -84,7 +86,10 @@ class Machine {
     return add(node);
   }
 
-  void push(NodeId id) { stack_.push_back(id); }
+  void push(NodeId id) {
+    if (stack_.size() >= options_.most_values) fail("more than {} values on the stack", options_.most_values);
+    stack_.push_back(id);
+  }
 
   void push_text(Kind kind, std::string_view text) {
     Node node;
@@ -230,6 +235,7 @@ class Machine {
   bool step_container(std::uint8_t opcode) {
     switch (opcode) {
       case kMark:
+        if (marks_.size() >= options_.most_values) fail("more than {} marks on the stack", options_.most_values);
         marks_.push_back(stack_.size());
         return true;
       case kPop:
@@ -441,6 +447,7 @@ class Machine {
   // Python's pickler counts upwards: an index beyond the number of bytes is an attack on memory.
   void memoize(std::uint64_t index) {
     if (index > text_.size()) fail("memo entry {} in a pickle of {} bytes", index, text_.size());
+    if (index > options_.most_values) fail("memo entry {}, more than {}", index, options_.most_values);
     if (index >= memo_.size()) memo_.resize(index + 1, kNoNode);
     memo_[index] = top();
   }
@@ -449,7 +456,9 @@ class Machine {
     std::string global = fmt::format("{} {}", module, name);
     Node node;
     node.foreign = !options_.knows(global);
-    if (node.foreign && options_.refuses_foreign) fail_unsupported("{}", foreign_text(global));
+    // A name that is recalled again and again is kept each time.
+    if (node.foreign && (options_.refuses_foreign || global.size() > kLongestName))
+      fail_unsupported("{}", foreign_text(global));
     if (node.foreign && find_invalid_utf8(global)) fail("a global whose name is not valid UTF-8");
     graph_.names.push_back(std::move(global));
     node.kind = Kind::kGlobal;

@@ -73,7 +73,9 @@ void refuse_same_paths(const Layout& layout, std::string_view path) {
 
 std::uint64_t next_packed_offset(const std::vector<PackedBytes>& packed) {
   constexpr std::uint64_t kAlignment = 64;
-  return packed.empty() ? 0 : align_up(packed.back().offset + packed.back().nbytes, kAlignment);
+  // An empty part has a place of its own too.
+  return packed.empty() ? 0
+                        : align_up(packed.back().offset + std::max<std::uint64_t>(packed.back().nbytes, 1), kAlignment);
 }
 
 Layout make_layout(const Checkpoint& checkpoint, std::string_view path) {

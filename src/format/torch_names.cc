@@ -1,5 +1,6 @@
 // The paths of a tree's tensors, and what in it is opaque.
 #include <algorithm>
+#include <unordered_map>
 #include <unordered_set>
 
 #include "base/bytes.h"
@@ -27,6 +28,7 @@ class Namer {
 
  private:
   static constexpr std::size_t kMostNameBytes = 512 * kMiB;
+  static constexpr std::size_t kLeavesPerStep = 16;
 
   template <typename... Args>
   [[noreturn]] void fail(fmt::format_string<Args...> message, Args&&... args) const {
@@ -58,7 +60,13 @@ class Namer {
     }
     const std::size_t number =
         tensor >= 0 ? static_cast<std::size_t>(tensor) : tree_.tensors().size() + static_cast<std::size_t>(array);
-    const std::string shown = name.empty() ? "tensor" : name;
+    std::string shown = name.empty() ? "tensor" : name;
+    // An object may have an attribute and an entry of one name.
+    if (opaque_depth_ > 0) {
+      const auto [first, fresh] = in_objects_.emplace(shown, number);
+      if (!fresh && first->second == number) return true;
+      if (!fresh) shown += fmt::format("#{}", listing_.tensors.size());
+    }
     if (tensor >= 0 && is_marked(tree_.tensors()[number])) {
       listing_.opaque.push_back({shown, "a tensor that is marked as conjugated or negated"});
     } else {
@@ -72,13 +80,19 @@ class Namer {
 
   void visit_items(std::span<const NodeId> items, const std::string& name, unsigned depth) {
     std::size_t number = 0;
-    for (const NodeId item : items) enter(item, name, std::to_string(number++), depth);
+    for (const NodeId item : items) {
+      if (!is_leaf(item)) enter(item, name, std::to_string(number), depth);
+      ++number;
+    }
   }
 
   // An object's attributes and entries go by their names, what it was appended by its number, its arguments below a
   // name of their own.
   void visit_opaque(NodeId id, const std::string& name, unsigned depth) {
-    if (opaque_depth_ == 0) listing_.opaque.push_back({name, tree_.opaque_name(id)});
+    if (opaque_depth_ == 0) {
+      listing_.opaque.push_back({name, tree_.opaque_name(id)});
+      name_bytes_ += listing_.opaque.back().name.size();
+    }
     if (graph_.kind(id) != Kind::kCall) return;
     // Objects refer to each other at will: each is looked into where it is met first.
     if (!seen_.insert(id).second) return;
@@ -113,12 +127,20 @@ class Namer {
     for (const NodeId argument : graph_.items(graph_.items(call)[1])) visit(argument, name, depth + 1);
   }
 
-  // Only what can have tensors in it, or is opaque, needs a name.
-  void enter(NodeId id, const std::string& parent, const std::string& name, unsigned depth) {
+  // Values without parts are many; a list that is met again and again has them again and again.
+  bool is_leaf(NodeId id) {
     const Kind kind = graph_.kind(id);
     const bool leaf =
         kind < Kind::kList || kind == Kind::kPersistent || (kind == Kind::kGlobal && !tree_.is_opaque(id));
-    if (leaf) return;
+    if (leaf && ++leaves_ > kLeavesPerStep * limits_.steps) {
+      fail("the tree has more than {} values", kLeavesPerStep * limits_.steps);
+    }
+    return leaf;
+  }
+
+  // Only what can have tensors in it, or is opaque, needs a name.
+  void enter(NodeId id, const std::string& parent, const std::string& name, unsigned depth) {
+    if (is_leaf(id)) return;
     const std::string joined = parent.empty() ? name : parent + "/" + name;
     name_bytes_ += joined.size();
     if (name_bytes_ > kMostNameBytes) {
@@ -148,9 +170,11 @@ class Namer {
   std::string_view path_;
   WalkLimits limits_;
   std::size_t steps_ = 0;
+  std::size_t leaves_ = 0;
   std::size_t name_bytes_ = 0;
   unsigned opaque_depth_ = 0;
-  std::unordered_set<NodeId> seen_;  // opaque values that were visited
+  std::unordered_map<std::string, std::size_t> in_objects_;  // paths of tensors in opaque values, and their numbers
+  std::unordered_set<NodeId> seen_;                          // opaque values that were visited
   Tree::Listing listing_;
 };
 

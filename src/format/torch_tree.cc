@@ -179,6 +179,9 @@ class TreeBuilder {
   void add_array(NodeId id) {
     auto array = numpy::find_array(graph_, id, tree_.path_);
     if (!array) return;
+    // A pickle holds the bytes of each array once; few are shared.
+    array_nbytes_ += array->nbytes;
+    if (array_nbytes_ / 4 > graph_.consumed) fail("arrays that share their bytes take {} in all", array_nbytes_);
     tree_.array_of_node_[id] = static_cast<std::int32_t>(tree_.arrays_.size());
     tree_.arrays_.push_back(*std::move(array));
   }
@@ -195,9 +198,16 @@ class TreeBuilder {
       if (tensor) refuse_changes(id);
     }
     if (!tensor) return -1;
+    if (tensor->requires_grad && !can_have_gradient(tensor->dtype)) {
+      fail("a tensor of {} that requires a gradient", dtype_name(tensor->dtype));
+    }
     number = static_cast<std::int32_t>(tree_.tensors_.size());
     tree_.tensors_.push_back(*std::move(tensor));
     return number;
+  }
+
+  static bool can_have_gradient(DType dtype) {
+    return dtype_is_floating(dtype) || dtype == DType::kC32 || dtype == DType::kC64 || dtype == DType::kC128;
   }
 
   const TensorReference* find_data(NodeId id, unsigned layers) {
@@ -338,6 +348,9 @@ class TreeBuilder {
     // Before 0.4 there were no scalars: a tensor without dimensions was empty.
     if (tensor.shape.empty() && use->count == 0) tensor.shape = tensor.strides = {0};
     check_extent(tensor, *use, offset);
+    if (use->offset % (dtype_bits(tensor.dtype) / 8) != 0) {
+      fail("a tensor of {} from byte {} of its storage on", dtype_name(tensor.dtype), use->offset);
+    }
     tensor.offset = use->offset + offset * (dtype_bits(tensor.dtype) / 8);
     return tensor;
   }
@@ -405,6 +418,7 @@ class TreeBuilder {
   Tree& tree_;
   const Graph& graph_;
   NodeId current_ = 0;
+  std::uint64_t array_nbytes_ = 0;
   std::size_t filled_ = 0;                                  // entries that dicts were made with
   std::unordered_map<std::string, std::uint32_t> numbers_;  // of storages, by key
 };

@@ -27,7 +27,7 @@ class Resolver {
       return std::move(value_);
     }
     const pickle::Node& node = graph_.node(id_);
-    if (node.kind == Kind::kPersistent) refuse("a persistent id");
+    if (node.kind == Kind::kPersistent) refuse_named("a class by its persistent id");
     if (node.kind == Kind::kOldString) {
       throw_unsupported(path_, "{}: a string of Python 2 is not valid UTF-8", graph_.place(id_));
     }
@@ -102,7 +102,11 @@ class Resolver {
   [[noreturn]] void refuse(std::string_view global) const {
     std::string name(global);
     std::replace(name.begin(), name.end(), ' ', '.');
-    throw_unsupported(path_, "{}: {} is used in a way that data does not need ({})", graph_.place(id_), in_quotes(name),
+    refuse_named(in_quotes(name));
+  }
+
+  [[noreturn]] void refuse_named(std::string_view name) const {
+    throw_unsupported(path_, "{}: {} is used in a way that data does not need ({})", graph_.place(id_), name,
                       kKeepHint);
   }
 
@@ -139,8 +143,9 @@ class Resolver {
 
   void resolve_call() {
     const auto items = graph_.items(id_);
-    const std::string_view global = graph_.kind(items[0]) == Kind::kGlobal ? graph_.text(items[0]) : "a call";
-    if (graph_.kind(items[0]) != Kind::kGlobal || graph_.node(items[0]).foreign) refuse(global);
+    if (graph_.kind(items[0]) != Kind::kGlobal) refuse_named("a call of what is not a global");
+    const std::string_view global = graph_.text(items[0]);
+    if (graph_.node(items[0]).foreign) refuse(global);
     const auto arguments = graph_.items(items[1]);
     const std::string_view name = global.substr(global.find(' ') + 1);
     if (global == "collections OrderedDict") return resolve_dict(TorchKind::kOrderedDict, items, arguments);
@@ -153,9 +158,18 @@ class Resolver {
     if (name == "scalar") return resolve_numpy_scalar(global, arguments);
     if (global.starts_with("builtins ") || global.starts_with("__builtin__ "))
       return resolve_builtin(global, name, arguments);
-    if (is_special_rebuild(global) || global == kRebuildParameter || global == kRebuildParameterWithState)
+    if (is_special_rebuild(global) || (is_parameter(global) && !arguments.empty() && is_rebuilt(arguments[0])))
       return resolve_rebuilt(name, arguments);
     refuse(global);
+  }
+
+  static bool is_parameter(std::string_view global) {
+    return global == kRebuildParameter || global == kRebuildParameterWithState;
+  }
+
+  bool is_rebuilt(NodeId id) const {
+    return graph_.kind(id) == Kind::kCall && graph_.kind(graph_.items(id)[0]) == Kind::kGlobal &&
+           is_special_rebuild(graph_.text(graph_.items(id)[0]));
   }
 
   // A tensor that only torch can put together.
@@ -185,6 +199,9 @@ class Resolver {
     const Kind found = graph_.kind(arguments[0]);
     if (arguments.size() > 1 || (found != Kind::kTuple && found != Kind::kList)) refuse(global);
     const auto items = graph_.items(arguments[0]);
+    // What a tensor holds may not be there yet.
+    const auto is_integer = [this](NodeId item) { return graph_.kind(item) == Kind::kInteger; };
+    if (kind == TorchKind::kSize && !std::all_of(items.begin(), items.end(), is_integer)) refuse(global);
     value_.items.assign(items.begin(), items.end());
   }
 
@@ -212,13 +229,16 @@ class Resolver {
   }
 
   void resolve_complex(std::string_view global, std::span<const NodeId> arguments) {
-    if (arguments.size() != 2 || graph_.kind(arguments[0]) != Kind::kFloat ||
-        graph_.kind(arguments[1]) != Kind::kFloat) {
-      refuse(global);
-    }
+    if (arguments.size() != 2) refuse(global);
     value_.kind = TorchKind::kComplex;
-    value_.number = graph_.node(arguments[0]).number;
-    value_.imaginary = graph_.node(arguments[1]).number;
+    value_.number = real_number(global, arguments[0]);
+    value_.imaginary = real_number(global, arguments[1]);
+  }
+
+  double real_number(std::string_view global, NodeId id) const {
+    const pickle::Node& node = graph_.node(id);
+    if (node.kind != Kind::kFloat && node.kind != Kind::kInteger) refuse(global);
+    return node.kind == Kind::kFloat ? node.number : static_cast<double>(node.integer);
   }
 
   // bytearray(bytes), or of older Pythons bytearray(text, 'latin-1')
@@ -272,7 +292,8 @@ TorchValue resolve(const Tree& tree, pickle::NodeId id, OpaqueValues opaque, std
     bytes.text = tree.graph().text(id);
     return bytes;
   }
-  const bool is_object = tree.graph().kind(id) == Kind::kCall || tree.graph().kind(id) == Kind::kGlobal;
+  const Kind kind = tree.graph().kind(id);
+  const bool is_object = kind == Kind::kCall || kind == Kind::kGlobal || kind == Kind::kPersistent;
   try {
     return Resolver(tree, id, path).run();
   } catch (const Error& problem) {

@@ -188,7 +188,7 @@ def test_values_that_contain_themselves_or_nest_too_deep_are_refused(tmp_path: P
 def test_chains_of_calls_are_refused_where_they_stand(tmp_path: Path) -> None:
     path = tmp_path / "m.pt"
     at = len(ORDERED_DICT) + 3
-    needless = '"a.call" is used in a way that data does not need' + KEEP
+    needless = "a call of what is not a global is used in a way that data does not need" + KEEP
     write_zip(path, ORDERED_DICT + b")R")
     refuse_tree(path, f"data.pkl: byte {at}: {needless}", [("", "collections.OrderedDict")])
     write_zip(path, text("os.system") + b")R")

@@ -433,3 +433,117 @@ def test_ordered_dicts_keep_what_was_set_after_they_were_made(tmp_path: Path) ->
     path = tmp_path / "m.pt"
     write_zip(path, ORDERED_DICT + text("a") + number(1) + b"s")
     assert penstock.load(path) == {"a": 1}
+
+
+# ---- Files that mean harm, and corners.
+
+
+def test_selected_views_of_compressed_records_are_verified_by_their_bytes(tmp_path: Path) -> None:
+    path = tmp_path / "m.pt"
+    grid = torch.arange(12.0).reshape(3, 4)
+    write({"a": torch.arange(5.0), "t": grid.t()}, path)
+    deflate(path)
+    found = penstock.load(path, select=["a", "t"], verify=True)
+    assert torch.equal(found["t"], grid.t())
+
+
+def test_a_compressed_file_that_is_rewritten_while_it_is_open_is_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "m.pt"
+    write({"w": torch.arange(1000.0)}, path)
+    deflate(path)
+    reader = penstock.open(path)
+    with path.open("r+b") as file:
+        file.write(file.read())
+    with pytest.raises(penstock.ChangedError, match="m.pt"):
+        reader["w"][:]
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_damage_in_a_compressed_storage_without_a_listed_tensor_is_found(tmp_path: Path) -> None:
+    path = tmp_path / "m.pt"
+    write({"q": torch.quantize_per_tensor(torch.randn(1000), 0.1, 0, torch.qint8)}, path)
+    deflate(path)
+    with zipfile.ZipFile(path) as archive:
+        info = archive.getinfo("m/data/0")
+        at = info.header_offset + 30 + len(info.filename) + info.compress_size // 2
+    data = bytearray(path.read_bytes())
+    data[at] ^= 0x10
+    path.write_bytes(data)
+    assert 'record "m/data/0"' in problem_of(path)
+
+
+def test_tensors_know_their_file_among_several(tmp_path: Path) -> None:
+    write({"a": np.arange(3), "b": torch.ones(2)}, tmp_path / "x.pt")
+    penstock.save({"z": torch.ones(1)}, tmp_path / "z.safetensors")
+    with penstock.open([tmp_path / "x.pt", tmp_path / "z.safetensors"]) as reader:
+        names = {each: reader.files[reader.core.find(each)[3]].path.name for each in reader}
+    assert names == {"a": "x.pt", "b": "x.pt", "z": "z.safetensors"}
+
+
+def test_a_class_that_a_legacy_file_names_by_its_source_is_kept(tmp_path: Path) -> None:
+    path = tmp_path / "m.pt"
+    net = Net()
+    net.kind = torch.nn.BatchNorm2d  # type: ignore[assignment]
+    write(net, path, legacy=True)
+    assert penstock.load(path, opaque="keep").state["kind"].name == "torch.nn.modules.batchnorm.BatchNorm2d"
+
+
+def test_what_must_be_read_to_be_made_is_left_to_torch_on_meta(tmp_path: Path) -> None:
+    path = tmp_path / "m.pt"
+    write({"s": torch.eye(3).to_sparse()}, path)
+    stats: dict[str, Any] = {}
+    found = penstock.fastpersist.serialization.load(path, map_location="meta", stats=stats)
+    assert stats["path"] == "torch"
+    assert found["s"].is_meta
+
+
+HOSTILE = {
+    "long names again and again": b"](X\x00\x10\x00\x00" + b"m" * 4096 + b"q\x000" + b"h\x00h\x00\x93" * 10 + b"e",
+    "arrays over the same bytes": b"](B\x00\x10\x00\x00"
+    + bytes(4096)
+    + b"q\x000cnumpy\ndtype\n(U\x02u1\x89\x88tRq\x010"
+    + b"cnumpy.core.numeric\n_frombuffer\n(h\x00h\x01M\x00\x10\x85U\x01CtR" * 500
+    + b"e",
+    "a qtensor of nothing": name("torch._utils", "_rebuild_qtensor") + b"(K\x01K\x01K\x01K\x01)K\x01K\x01tR",
+    "a layout that would be imported": name("torch.serialization", "_get_layout") + text("torch._inductor") + b"\x85R",
+    "integers with a gradient": tensor(storage("LongStorage", "0", 3), 0, (3,), (1,)).replace(b"\x89", b"\x88", 1),
+}
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_hostile_values_are_refused_with_the_file_and_the_place(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / "m.pt"
+    write_zip(path, HOSTILE[kind], bytes(24))
+    with pytest.raises(penstock.FormatError, match=r"m.pt: data.pkl: byte \d+: "):
+        penstock.load(path)
+
+
+def test_nested_tensors_with_stretched_offsets_are_not_read_out_of_bounds(tmp_path: Path) -> None:
+    path = tmp_path / "m.pt"
+    longs = storage("LongStorage", "1", 1)
+    stretched = tensor(longs, 0, (500,), (0,))
+    sizes = tensor(longs, 0, (500, 1), (0, 0))
+    buffer = tensor(storage("FloatStorage", "0", 6), 0, (6,), (1,))
+    body = name("torch._utils", "_rebuild_nested_tensor") + group(buffer, sizes, sizes, stretched) + b"R"
+    write_zip(path, body, bytes(24), (1).to_bytes(8, "little"))
+    script = f"import penstock; t = penstock.load({str(path)!r}); print(len(t.unbind()), t.unbind()[499].tolist())"
+    run = subprocess.run([sys.executable, "-W", "ignore", "-c", script], capture_output=True, text=True, check=False)
+    assert run.returncode >= 0, run.stderr
+    assert run.returncode == 1 or run.stdout == "500 [0.0]\n"
+
+
+def test_an_attribute_and_an_entry_of_one_name_are_both_found(tmp_path: Path) -> None:
+    path = tmp_path / "m.pt"
+    settings = Attributes(w=torch.ones(2))
+    settings.w = torch.zeros(3)  # type: ignore[attr-defined]
+    settings.same = settings["w"]  # type: ignore[attr-defined]
+    write({"cfg": settings}, path)
+    with penstock.open(path) as reader:
+        assert sorted(tuple(reader[each].shape) for each in reader) == [(2,), (2,), (3,)]
+
+
+def test_names_that_a_terminal_would_obey_are_escaped(tmp_path: Path) -> None:
+    path = tmp_path / "m.pt"
+    write_zip(path, name("a\x1b[31m", "b"))
+    assert repr(penstock.load(path, opaque="keep")) == "<penstock.Opaque: a\\x1b[31m.b>"
+    assert str(penstock.open(path).opaque[0]) == "all of it (a\\x1b[31m.b)"

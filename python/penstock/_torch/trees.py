@@ -50,6 +50,8 @@ def load_tree(
 
 def load_tree_without_data(checkpoint: _core.TorchCheckpoint) -> Any:
     """What was saved, with tensors on the meta device: no storage is read."""
+    if checkpoint.needs_data():
+        raise UnsupportedError("tensors that are made of others, or compressed, can't be made without being read")
     return _build(checkpoint, _EmptyStorages(checkpoint))
 
 
@@ -189,15 +191,20 @@ def _sparse(layout: Any, data: Sequence[Any]) -> Any:
     return torch.sparse_compressed_tensor(indices, plain, values, size, layout=layout, check_invariants=True)
 
 
+def _nested(buffer: Any, *parts: Any) -> Any:
+    """torch reads sizes, strides and offsets by their addresses, whatever their strides are."""
+    return _TORCH_UTILS._rebuild_nested_tensor(buffer, *(part.contiguous() for part in parts))
+
+
 def _on_device(data: Any, dtype: Any, _device_name: str, requires_grad: bool) -> Any:
     """A tensor of a device without storages, from an array; on the CPU."""
     return torch.from_numpy(data).to(dtype=dtype).requires_grad_(requires_grad)
 
 
 def _layout(name: str) -> Any:
-    layout = getattr(torch, name.removeprefix("torch."), None)
+    layout = vars(torch).get(name.removeprefix("torch."))  # getattr() would import modules of that name
     if not isinstance(layout, torch.layout):
-        raise FormatError(f"{name!r} is no layout of torch's")
+        raise ValueError(f"{name!r} is no layout of torch's")
     return layout
 
 
@@ -206,7 +213,7 @@ _TORCH_UTILS: Any = torch._utils
 _REBUILT: dict[str, Callable[..., Any]] = {
     "_rebuild_qtensor": lambda *arguments: _TORCH_UTILS._rebuild_qtensor(*arguments),
     "_rebuild_sparse_tensor": _sparse,
-    "_rebuild_nested_tensor": lambda *arguments: _TORCH_UTILS._rebuild_nested_tensor(*arguments),
+    "_rebuild_nested_tensor": _nested,
     "_rebuild_meta_tensor_no_storage": lambda *arguments: _TORCH_UTILS._rebuild_meta_tensor_no_storage(*arguments),
     "_rebuild_device_tensor_from_numpy": _on_device,
     "_rebuild_parameter": lambda *arguments: _TORCH_UTILS._rebuild_parameter(*arguments),

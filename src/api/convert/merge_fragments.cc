@@ -91,6 +91,10 @@ Tensor unpack(const Fragments& fragments, const TensorInfo& array, const PackedB
   const auto bytes = std::make_shared<std::vector<std::byte>>();
   part.unpack(fragments.merged(),
               [&](std::span<const std::byte> piece) { bytes->insert(bytes->end(), piece.begin(), piece.end()); });
+  if (bytes->size() != array.nbytes) {
+    throw_format(fragments.merged().path(), "array {} has {} bytes, expected {}", in_quotes(array.name), bytes->size(),
+                 array.nbytes);
+  }
   if (!array.byte_strides.empty()) return in_rows(array, *bytes);
   return {array.name, array.dtype, array.shape, *bytes, bytes};
 }

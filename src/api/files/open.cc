@@ -167,7 +167,7 @@ void Reader::State::add(const fs::path& path, std::shared_ptr<const File> file, 
   files.push_back(file);
   partial.push_back(is_partial);
   unpacked.push_back(nullptr);
-  if (layout.packed_tensors.empty()) return;
+  if (layout.packed.empty()) return;
   add_tensors(layout.packed_tensors);
   auto memory = std::make_shared<const UnpackedFile>(std::move(file), std::move(layout.packed));
   infos.push_back({path, memory->file()->size(), std::move(layout.format), {}, {}, /*unpacked=*/true});

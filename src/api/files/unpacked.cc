@@ -46,6 +46,7 @@ void UnpackedFile::unpack(const PackedBytes& part) const {
       at += static_cast<std::uint64_t>(count);
     }
   });
+  source_->check_unchanged();
 }
 
 }  // namespace penstock

@@ -53,6 +53,7 @@ std::vector<FileRead> route_reads(const Reader::State& state, std::vector<Wanted
   for (std::size_t i = 0; i < wanted.size(); ++i) {
     WantedBytes& each = wanted[i];
     const auto& file = state.files[each.file];
+    for (const ByteRange& stretch : stretches_of(each.segments)) state.require_unpacked(each.file, stretch);
     FileFacts facts = i < known.size()
                           ? known[i]
                           : gather_facts(state, each.file, stretches_of(each.segments), request, /*mapping=*/false);
