@@ -133,7 +133,7 @@ TEST(TorchZipTest, typed_tensors_parameters_and_locations_are_read) {
   const std::string typed = p_tensor(bytes, 1, {2}, {1}, {p_global("torch", "float8_e5m2")}, "_rebuild_tensor_v3");
   const std::string parameter =
       p_global("torch._utils", "_rebuild_parameter") +
-      p_tuple({p_tensor(bytes, 0, {24}, {1}), "\x88", p_global("collections", "OrderedDict") + ")R"}) + "R";
+      p_tuple({p_tensor(kFloats, 0, {6}, {1}), "\x88", p_global("collections", "OrderedDict") + ")R"}) + "R";
   const std::string file = torch_zip(p_dict({{"t", typed}, {"p", parameter}}), {kSix});
   const Layout layout = parse(file);
   EXPECT_EQ(layout.tensors[1].dtype, DType::kF8E5M2);
