@@ -1,4 +1,5 @@
 // penstock verify: is a checkpoint whole? Structure always, checksums where the file carries them, more on request.
+#include <algorithm>
 #include <filesystem>
 
 #include "checkpoint.h"
@@ -75,6 +76,11 @@ std::vector<Cell> checksum_row(const Options& options, const VerifyReport& repor
   if (mismatches > 0)
     return row("checksums", Tone::kBad, "bad",
                format_count_of(mismatches, "tensor") + (mismatches == 1 ? " differs" : " differ"));
+  // Of a zip, whole records have checksums, and some hold no tensor.
+  const bool corrupt = std::any_of(report.problems.begin(), report.problems.end(), [](const std::string& problem) {
+    return problem.find(" is corrupt: ") != std::string::npos;
+  });
+  if (corrupt) return row("checksums", Tone::kBad, "bad", "not every record has the bytes that were saved");
   return row("checksums", Tone::kGood, "ok", "every tensor has the bytes that were saved");
 }
 

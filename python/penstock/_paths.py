@@ -77,6 +77,8 @@ def explaining(paths: Sequence[str]) -> Iterator[None]:
 
 def _looks_like_hub_name(text: str) -> bool:
     """ "owner/model", whose folder does not exist either, or a "model" without a suffix."""
+    if os.path.lexists(text):
+        return False
     owner, slash, model = text.partition("/")
     if not slash:
         return text[:1] not in ("", "~") and "." not in text

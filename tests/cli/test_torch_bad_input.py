@@ -95,3 +95,4 @@ def test_a_flipped_bit_names_its_record(run: Run, fails: Run, tmp_path: Path) ->
     result = run("verify", "m.pt")
     assert result.returncode == 1
     assert 'record "m/data/0" is corrupt: its CRC-32 is ' in result.stdout + result.stderr
+    assert "checksums  bad  not every record has the bytes that were saved" in result.stdout

@@ -57,7 +57,7 @@ def test_metadata_and_checksums_that_are_asked_for_are_left_out_aloud_too(tmp_pa
 def test_checksums_of_the_source_are_told_unless_there_are_new_ones(tmp_path: Path) -> None:
     penstock.save(STATE, tmp_path / "in.safetensors", checksums=True)
     stats = penstock.convert(tmp_path / "in.safetensors", tmp_path / "plain.safetensors")
-    assert stats.notes == ['the checksums of the source are left out; "checksums" asks for new ones']
+    assert stats.notes == ["the checksums of the source are left out; checksums=True (--checksums) writes new ones"]
     assert not penstock.verify(tmp_path / "plain.safetensors").had_checksums
     stats = penstock.convert(tmp_path / "in.safetensors", tmp_path / "new.safetensors", checksums=True)
     assert stats.notes == []

@@ -107,7 +107,7 @@ void ConversionNotes::fit(SaveOptions& save, bool source_has_checksums) {
   becomes_flat_dict_ = has_pickle(save.format);
   if (has_metadata(save.format)) {
     if (source_has_checksums && !save.checksums) {
-      notes_.emplace_back("the checksums of the source are left out; \"checksums\" asks for new ones");
+      notes_.emplace_back("the checksums of the source are left out; checksums=True (--checksums) writes new ones");
     }
     return;
   }
