@@ -85,8 +85,8 @@ void check_target(std::span<const fs::path> sources, const fs::path& target, boo
     throw_argument("{}: is a file of the source; a conversion never replaces what it reads", target.native());
   }
   if (!overwrite && fs::exists(fs::symlink_status(target, ignored))) {
-    throw Error(ErrorKind::kArgument, fmt::format("{}: exists already; overwrite=True (--force) replaces it", target.native()),
-                EEXIST);
+    throw Error(ErrorKind::kArgument,
+                fmt::format("{}: exists already; overwrite=True (--force) replaces it", target.native()), EEXIST);
   }
 }
 
