@@ -26,6 +26,7 @@ enum class ErrorKind {
   kChanged,            // a file changed or shrank while it was read
   kCancelled,          // the progress callback asked to stop
   kMemory,             // the memory for a load could not be had
+  kDevice,             // a device that is missing, can't be used, or failed a call
   kUnsupported,        // valid, but not something this build or system can do
 };
 

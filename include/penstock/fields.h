@@ -43,6 +43,9 @@ void visit_fields(Options& options, Visitor&& visit) {
   visit("landing", options.landing);
   visit("io", options.io);
   visit("pool", options.pool);
+  visit("allocate", options.allocate);
+  visit("streams", options.streams);
+  visit("gds", options.gds);
   visit("max_buffer", options.max_buffer);
   visit("progress", options.progress);
   visit("placed", options.placed);
@@ -78,6 +81,8 @@ void visit_fields(Options& options, Visitor&& visit) {
   visit("method", options.method);
   visit("landing", options.landing);
   visit("io", options.io);
+  visit("streams", options.streams);
+  visit("gds", options.gds);
   visit("progress", options.progress);
 }
 
@@ -122,6 +127,10 @@ void visit_fields(const Stats& stats, Visitor&& visit) {
   visit("queue_depth", stats.queue_depth);
   visit("threads", stats.threads);
   visit("reason", stats.reason);
+  visit("device", stats.device);
+  visit("pinning", stats.pinning);
+  visit("gds", stats.gds);
+  visit("bytes_gds", stats.bytes_gds);
   visit("phases", stats.phases);
 }
 

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "penstock/device.h"
 #include "penstock/export.h"
 #include "penstock/memory.h"
 #include "penstock/tensor.h"
@@ -62,6 +63,11 @@ enum class CachePolicy { kAuto, kCopy, kDirect, kBuffered, kMap };
 // huge pages: loads of 256 MiB and more land there in place.
 enum class Landing { kAuto, kInPlace, kStaged };
 
+// Whether bytes may move between drive and device without the host (GPUDirect Storage). kAuto asks the environment
+// (PENSTOCK_GDS: on, off) and then uses it where the system has all that it takes; kOn insists on asking cuFile, also
+// for its compatibility mode. Where it can't be used bytes pass through pinned memory, and Stats::gds says why.
+enum class DirectStorage { kAuto, kOn, kOff };
+
 struct LoadOptions {
   // What is loaded.
   std::function<bool(const TensorInfo&)> select;  // nothing: every tensor
@@ -73,6 +79,12 @@ struct LoadOptions {
   Landing landing = Landing::kAuto;
   IoOptions io;
   std::shared_ptr<MemoryPool> pool;  // nothing: MemoryPool::process_default()
+  // Where the tensors' memory comes from, in place of the pool: once per file, or batch of a stream. Memory of a device
+  // is filled through pinned blocks, or by cuFile; of the host as any other.
+  Allocator allocate;
+  // load_into() memory of devices: what is queued here comes first.
+  std::vector<DeviceStream> streams;
+  DirectStorage gds = DirectStorage::kAuto;
   // stream(): how far loading may run ahead of its consumer, in bytes.
   std::uint64_t max_buffer = std::uint64_t{256} << 20;
 
@@ -141,6 +153,8 @@ struct SaveOptions {
   WriteMethod method = WriteMethod::kAuto;
   Landing landing = Landing::kAuto;  // kInPlace: straight from tensor memory; kStaged: through staging blocks
   IoOptions io;
+  std::vector<DeviceStream> streams;  // tensors of devices are read after what is queued here when the save begins
+  DirectStorage gds = DirectStorage::kAuto;
 
   ProgressFunction progress;
 };
@@ -173,8 +187,12 @@ struct Stats {
   std::size_t block_size = 0;
   unsigned queue_depth = 0;
   unsigned threads = 0;
-  std::string reason;         // one sentence: why this path was chosen
-  std::vector<Phase> phases;  // of a save, in their order
+  std::string reason;   // one sentence: why this path was chosen
+  std::string device;   // "cuda:0 (NVIDIA H100)", several with commas; empty: host memory alone
+  std::string pinning;  // "registered", "allocated", or "unpinned: " and why; empty where nothing was staged for one
+  std::string gds;      // "used", or why cuFile was not; empty without a device
+  std::uint64_t bytes_gds = 0;  // moved by cuFile, of the direct ones
+  std::vector<Phase> phases;    // of a save, in their order
 };
 
 }  // namespace penstock

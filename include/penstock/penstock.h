@@ -3,6 +3,7 @@
 
 #include "penstock/aio.h"
 #include "penstock/convert.h"
+#include "penstock/device.h"
 #include "penstock/doctor.h"
 #include "penstock/dtype.h"
 #include "penstock/error.h"

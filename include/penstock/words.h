@@ -52,6 +52,13 @@ inline constexpr auto kWords<WriteMethod> = std::to_array<Word<WriteMethod>>({
 });
 
 template <>
+inline constexpr auto kWords<DirectStorage> = std::to_array<Word<DirectStorage>>({
+    {DirectStorage::kAuto, "auto"},
+    {DirectStorage::kOn, "on"},
+    {DirectStorage::kOff, "off"},
+});
+
+template <>
 inline constexpr auto kWords<OpaqueValues> = std::to_array<Word<OpaqueValues>>({
     {OpaqueValues::kRefuse, "refuse"},
     {OpaqueValues::kKeep, "keep"},

@@ -67,6 +67,9 @@ struct SaveAsyncOptions {
   // borrowed until its last byte has been handed to the drive.
   bool snapshot = true;
   std::shared_ptr<MemoryPool> pool;  // for the snapshot; nothing: MemoryPool::process_default()
+  // Tensors of a device are copied within it, where it has twice as much memory free as they take; else to the host.
+  bool on_device = false;
+  Allocator allocate;  // for that; nothing: the device's driver
 };
 
 // A save that runs in the background. Destroying an unfinished job waits for it.

@@ -32,6 +32,8 @@ const char* class_name(ErrorKind kind) {
       return "CancelledError";
     case ErrorKind::kMemory:
       return "OutOfMemoryError";
+    case ErrorKind::kDevice:
+      return "DeviceError";
     case ErrorKind::kUnsupported:
       return "UnsupportedError";
   }

@@ -108,6 +108,13 @@ void assign(const char*, std::optional<std::pair<std::string, std::string>>& fie
   if (!value.is_none()) field.emplace(bytes_from(value[0]), bytes_from(value[1]));
 }
 
+// Pairs of a device's number and the address of a stream of it.
+void assign(const char*, std::vector<DeviceStream>& field, nb::handle value) {
+  for (const auto& [device, handle] : nb::cast<std::vector<std::pair<int, std::uintptr_t>>>(value)) {
+    field.push_back({device, reinterpret_cast<void*>(handle)});
+  }
+}
+
 // Functions reach the engine by other ways.
 template <typename T>
 constexpr bool is_function = false;

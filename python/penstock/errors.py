@@ -17,6 +17,7 @@ __all__ = [
     "CancelledError",
     "ChangedError",
     "DamagedCheckpointError",
+    "DeviceError",
     "DirectoryError",
     "DistributedError",
     "Error",
@@ -93,6 +94,10 @@ class BusyError(Error):
 
 class OutOfMemoryError(Error, MemoryError):
     """The memory for a load could not be had."""
+
+
+class DeviceError(Error):
+    """A device that is missing, can't be used, or failed a call."""
 
 
 class UnsupportedError(Error, NotImplementedError):

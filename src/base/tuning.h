@@ -105,6 +105,16 @@ inline constexpr std::uint64_t kFirstReservation = 64 * kMiB;
 inline constexpr std::uint64_t kLargestReservation = 1 * kGiB;
 inline constexpr std::uint64_t kFreePerReservation = 4;
 
+// ---- Devices --------------------------------------------------------------------------------------------------------
+
+// Pinned memory of the process, and how it is used: 4 threads with 4 reads and 2 copies in flight each. By the model of
+// bench/pipeline.py that carries drives of 28 GB/s; docs/gpu.md has its curves.
+inline constexpr std::uint64_t kPinnedBytes = 48 * kMiB;
+inline constexpr std::uint64_t kDeviceBlock = 2 * kMiB;
+inline constexpr unsigned kDeviceDepth = 24;
+// A snapshot on the device leaves as much free as it takes.
+inline constexpr std::uint64_t kFreePerDeviceSnapshot = 2;
+
 // ---- Watching -------------------------------------------------------------------------------------------------------
 
 // Between two calls of a progress function: what a terminal shows as motion.

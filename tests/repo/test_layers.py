@@ -16,9 +16,9 @@ BELOW: dict[str, set[str]] = {
     "device": {"base"},
     "io": {"base"},
     "format": {"base"},
-    "memory": {"device", "base"},
+    "memory": {"base"},
     "plan": {"format"},
-    "transfer": {"plan", "io", "memory"},
+    "transfer": {"plan", "io", "memory", "device"},
     "api": {"transfer"},
 }
 # Rooms of src/api -> the rooms that they may include from.

@@ -1,0 +1,63 @@
+#include "device/cuda_api.h"
+
+#include <fmt/format.h>
+
+#include <atomic>
+
+#include "device/dynamic_library.h"
+
+namespace penstock::cuda {
+namespace {
+
+DynamicLibrary driver_library() {
+  return {"PENSTOCK_LIBCUDA", "libcuda.so.1"};
+}
+
+Library open_driver() {
+  static Api api;
+  Library result;
+  DynamicLibrary library = driver_library();
+  if (!library.open(result.why_not)) return result;
+#define PENSTOCK_FIND(member, symbol, parameters) \
+  if (!library.find(#symbol, api.member, result.why_not)) return result;
+  PENSTOCK_CUDA_SYMBOLS(PENSTOCK_FIND)
+#undef PENSTOCK_FIND
+  int version = 0;
+  if (const Result status = api.driver_version(&version); status != kSuccess) {
+    result.why_not = fmt::format("{}: cuDriverGetVersion failed: {}", library.name(), describe(api, status));
+  } else if (version < kOldestDriver) {
+    result.why_not = fmt::format("{} is a driver for CUDA {}.{}, and 12.0 or newer is needed", library.name(),
+                                 version / 1000, version % 1000 / 10);
+  } else {
+    result.api = &api;
+    result.version = version;
+  }
+  return result;
+}
+
+}  // namespace
+
+const Library& open_library() {
+  static const Library library = open_driver();
+  return library;
+}
+
+const Api* loaded_library() {
+  // Once there it stays; until then it may come at any time.
+  static std::atomic<bool> is_there{false};
+  if (!is_there.load(std::memory_order_relaxed)) {
+    if (!driver_library().is_loaded()) return nullptr;
+    is_there.store(true, std::memory_order_relaxed);
+  }
+  return open_library().api;
+}
+
+std::string describe(const Api& api, Result result) {
+  const char* name = nullptr;
+  const char* text = nullptr;
+  if (api.error_name(result, &name) != kSuccess || name == nullptr) return fmt::format("CUDA error {}", result);
+  if (api.error_string(result, &text) != kSuccess || text == nullptr) return name;
+  return fmt::format("{}: {}", name, text);
+}
+
+}  // namespace penstock::cuda

@@ -1,0 +1,134 @@
+// Which devices there are, and whose memory an address is.
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <map>
+#include <mutex>
+#include <utility>
+
+#include "base/error.h"
+#include "device/cuda_device.h"
+#include "device/pinned_pool.h"
+
+namespace penstock {
+namespace {
+
+using cuda::Api;
+using cuda::Context;
+using cuda::CudaDevice;
+using cuda::Ordinal;
+
+// One Device for each context that is used, kept until the process ends: the driver does not outlive its streams well.
+class KnownDevices {
+ public:
+  static KnownDevices& get() {
+    static auto& devices = *new KnownDevices();
+    return devices;
+  }
+
+  // `context` null: the primary one, which is made if nobody has yet.
+  std::shared_ptr<CudaDevice> find(const Api& api, Ordinal ordinal, Context context) {
+    const std::lock_guard lock(mutex_);
+    std::shared_ptr<CudaDevice>& known = devices_[{ordinal, context}];
+    if (known != nullptr) return known;
+    DeviceInfo info = cuda::describe_device(api, ordinal);
+    Context used = context;
+    if (used == nullptr) {
+      const cuda::Result result = api.primary_retain(&used, ordinal);
+      if (result != cuda::kSuccess) {
+        throw Error(ErrorKind::kDevice,
+                    fmt::format("{}: cuDevicePrimaryCtxRetain failed: {}", info.name, cuda::describe(api, result)));
+      }
+    }
+    known = std::make_shared<CudaDevice>(api, ordinal, used, std::move(info));
+    return known;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<std::pair<Ordinal, Context>, std::shared_ptr<CudaDevice>> devices_;
+};
+
+bool host_can_read(const void* address) {
+  std::byte byte{};
+  const iovec local{&byte, 1};
+  const iovec remote{const_cast<void*>(address), 1};
+  return ::process_vm_readv(::getpid(), &local, 1, &remote, 1, 0) == 1 || errno != EFAULT;
+}
+
+template <typename Value>
+bool ask_pointer(const Api& api, int attribute, const void* address, Value& value) {
+  return api.pointer_attribute(&value, attribute, reinterpret_cast<cuda::Address>(address)) == cuda::kSuccess;
+}
+
+std::string describe_count(int count) {
+  return count == 1 ? "there is 1, number 0" : fmt::format("there are {}, from 0 on", count);
+}
+
+}  // namespace
+
+MemoryPlace find_place(const void* address) {
+  const Api* api = cuda::loaded_library();
+  if (api == nullptr || address == nullptr) return {};
+  unsigned type = 0;
+  const cuda::Result result =
+      api->pointer_attribute(&type, cuda::kPointerMemoryType, reinterpret_cast<cuda::Address>(address));
+  if (result == cuda::kNotInitialized || result == cuda::kDeinitialized) {
+    if (host_can_read(address)) return {};
+    throw Error(ErrorKind::kDevice,
+                "memory of a device can't be used here: in a child of fork() the driver has to be started anew "
+                "(multiprocessing's \"spawn\" does)");
+  }
+  if (result != cuda::kSuccess || type != cuda::kMemoryDevice) return {};
+  unsigned managed = 0;
+  if (ask_pointer(*api, cuda::kPointerIsManaged, address, managed) && managed != 0) return {nullptr, true};
+  Context context = nullptr;
+  int ordinal = 0;
+  if (!ask_pointer(*api, cuda::kPointerContext, address, context)) context = nullptr;
+  if (!ask_pointer(*api, cuda::kPointerDeviceOrdinal, address, ordinal)) ordinal = 0;
+  return {KnownDevices::get().find(*api, ordinal, context), false};
+}
+
+std::shared_ptr<Device> open_device(int number) {
+  const Api& api = cuda::require_driver();
+  int count = 0;
+  Ordinal ordinal = 0;
+  if (api.device_count(&count) != cuda::kSuccess || number < 0 || number >= count ||
+      api.device_get(&ordinal, number) != cuda::kSuccess) {
+    throw Error(ErrorKind::kDevice, fmt::format("there is no device {}: {}", number, describe_count(count)));
+  }
+  return KnownDevices::get().find(api, ordinal, nullptr);
+}
+
+std::vector<DeviceInfo> list_devices(std::string* why_none) {
+  std::vector<DeviceInfo> devices;
+  try {
+    const Api& api = cuda::require_driver();
+    int count = 0;
+    api.device_count(&count);
+    for (int number = 0; number < count; ++number) {
+      Ordinal ordinal = 0;
+      if (api.device_get(&ordinal, number) == cuda::kSuccess) devices.push_back(cuda::describe_device(api, ordinal));
+    }
+    if (devices.empty() && why_none != nullptr) *why_none = "the driver has no devices";
+  } catch (const Error& error) {
+    if (why_none != nullptr) *why_none = error.what();
+  }
+  return devices;
+}
+
+std::optional<int> device_of(const void* address) {
+  const MemoryPlace place = find_place(address);
+  if (place.device == nullptr) return std::nullopt;
+  return place.device->info().number;
+}
+
+Allocator device_allocator(int device) {
+  return [opened = open_device(device)](std::uint64_t nbytes) -> AllocatedMemory {
+    std::shared_ptr<void> memory = opened->allocate(std::max<std::uint64_t>(nbytes, 1));
+    auto* const data = static_cast<std::byte*>(memory.get());
+    return {data, std::move(memory), std::nullopt};
+  };
+}
+
+}  // namespace penstock
