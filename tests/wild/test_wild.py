@@ -16,8 +16,8 @@ import penstock
 import pytest
 import safetensors.torch
 import torch
+from checkpoints import Case
 from cli_command import Run
-from collect import Case
 from opaque_trees import OpaqueComparison
 from reference import ANY_KEY, named_tensors, read_tree
 

