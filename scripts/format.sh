@@ -4,7 +4,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 cpp_files() {
-  find include src cli python/bindings bench/native examples fuzz \( -name '*.h' -o -name '*.cc' \) -print0
+  find include src cli python/bindings bench/native examples fuzz tests \( -name '*.h' -o -name '*.cc' \) -print0
 }
 
 python_folders=(bench examples fuzz python scripts tests)

@@ -31,6 +31,8 @@ SECONDS_BETWEEN_SIGNS = 10
 # The layers with threads in them. The others are pure functions: ThreadSanitizer has nothing to say about them.
 THREADED_LAYERS = ("base", "io", "memory", "transfer", "api")
 
+PYTHON_FOLDERS = ("python", "cli", "repo", "cuda")
+
 # Sanitizers must stop at the first finding, or a test could pass over it.
 SANITIZER_ENVIRONMENT = {
     "ASAN_OPTIONS": "detect_stack_use_after_return=1:strict_string_checks=1",
@@ -228,7 +230,7 @@ STAGES: dict[str, tuple[str, Callable[[], Outcome]]] = {
     "asan": ("C++ tests, AddressSanitizer and UndefinedBehaviorSanitizer", lambda: native_tests("asan")),
     "tsan": ("C++ tests of the layers with threads, ThreadSanitizer", lambda: native_tests("tsan", THREADED_LAYERS)),
     "fuzz": (f"fuzz targets, {FUZZ_SECONDS} seconds each", fuzz_targets),
-    "python": ("Python, command line and repository tests", lambda: python_tests(("python", "cli", "repo"))),
+    "python": ("Python, command line and repository tests, NVIDIA's headers", lambda: python_tests(PYTHON_FOLDERS)),
     "wild": (f"real checkpoints of {count_wild_packages()} packages, downloaded once", lambda: python_tests(("wild",))),
     "docs": ("the site, its links", docs_site),
     "wheel": ("a wheel and a source distribution, installed and used in a new environment", wheel),
