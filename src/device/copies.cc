@@ -21,8 +21,8 @@ struct Flight {
 // Moves `nbytes` in blocks, a few at a time. `start` begins the copy of one, `land` is told when it is over.
 class BlockedCopy {
  public:
-  explicit BlockedCopy(const std::shared_ptr<Device>& device)
-      : share_(PinnedPool::process().join(device, block_size())), lane_(device->make_lane()) {}
+  BlockedCopy(std::shared_ptr<Device> device, Lane& lane)
+      : share_(PinnedPool::process().join(std::move(device), block_size())), lane_(lane) {}
 
   ~BlockedCopy() {
     while (!flights_.empty()) finish_oldest([](const Flight&) {});
@@ -34,10 +34,10 @@ class BlockedCopy {
       std::byte* const block = take(land);
       const std::uint64_t step = std::min<std::uint64_t>(share_->block_size(), nbytes - begin);
       try {
-        start(*lane_, block, begin, step);
-        flights_.push_back({block, lane_->mark(), begin, step});
+        start(lane_, block, begin, step);
+        flights_.push_back({block, lane_.mark(), begin, step});
       } catch (...) {
-        lane_.reset();  // waits for what it may have begun
+        lane_.drain();  // it may have begun
         share_->give_back(block);
         throw;
       }
@@ -66,7 +66,7 @@ class BlockedCopy {
   void finish_oldest(const Land& land) {
     const Flight flight = flights_.front();
     flights_.pop_front();
-    if (lane_ != nullptr) lane_->wait(flight.ticket);
+    lane_.wait(flight.ticket);
     land(flight);
     share_->give_back(flight.block);
   }
@@ -74,11 +74,11 @@ class BlockedCopy {
   template <typename Land>
   void land_oldest(const Land& land) {
     finish_oldest(land);
-    lane_->check();
+    lane_.check();
   }
 
   const std::unique_ptr<PinnedPool::Share> share_;
-  std::unique_ptr<Lane> lane_;
+  Lane& lane_;
   std::deque<Flight> flights_;
 };
 
@@ -90,25 +90,31 @@ std::shared_ptr<Device> require_device(const void* address) {
 
 }  // namespace
 
-void copy_to_device(void* device_address, const void* from, std::uint64_t nbytes) {
+void Lanes::fill(std::uint64_t address, const std::byte* from, std::uint64_t nbytes) {
   if (nbytes == 0) return;
-  const auto* source = static_cast<const std::byte*>(from);
-  const auto target = reinterpret_cast<std::uintptr_t>(device_address);
-  BlockedCopy copy(require_device(device_address));
+  BlockedCopy copy(device_, mine());
   copy.run(
       nbytes,
       [&](Lane& lane, std::byte* block, std::uint64_t begin, std::uint64_t step) {
-        std::memcpy(block, source + begin, step);
-        lane.to_device(target + begin, block, step);
+        std::memcpy(block, from + begin, step);
+        lane.to_device(address + begin, block, step);
       },
       [](const Flight&) {});
+}
+
+void copy_to_device(void* device_address, const void* from, std::uint64_t nbytes) {
+  if (nbytes == 0) return;
+  const auto address = reinterpret_cast<std::uintptr_t>(device_address);
+  Lanes(require_device(device_address)).fill(address, static_cast<const std::byte*>(from), nbytes);
 }
 
 void copy_to_host(void* to, const void* device_address, std::uint64_t nbytes) {
   if (nbytes == 0) return;
   auto* target = static_cast<std::byte*>(to);
   const auto source = reinterpret_cast<std::uintptr_t>(device_address);
-  BlockedCopy copy(require_device(device_address));
+  const std::shared_ptr<Device> device = require_device(device_address);
+  const std::unique_ptr<Lane> own_lane = device->make_lane();
+  BlockedCopy copy(device, *own_lane);
   copy.run(
       nbytes,
       [&](Lane& lane, std::byte* block, std::uint64_t begin, std::uint64_t step) {

@@ -98,6 +98,13 @@ class CudaLane final : public Lane {
     settle(
         ticket, [this](Event event) { return api_.event_synchronize(event); }, "cuEventSynchronize");
   }
+  void drain() noexcept override {
+    const ContextScope scope(*device_);
+    const Result result = api_.stream_synchronize(stream_);
+    if (result != kSuccess && failure_.empty()) {
+      failure_ = device_->describe_failure(result, "cuStreamSynchronize");
+    }
+  }
   void check() const override {
     if (!failure_.empty()) throw Error(ErrorKind::kDevice, failure_);
   }

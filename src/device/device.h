@@ -47,6 +47,8 @@ class Lane {
   // Whether it is over, well or not; waits for that.
   virtual bool passed(Ticket ticket) noexcept = 0;
   virtual void wait(Ticket ticket) noexcept = 0;
+  // Waits for all that was started, with or without a ticket.
+  virtual void drain() noexcept = 0;
   // Throws what went wrong with any copy of this lane so far.
   virtual void check() const = 0;
 };
@@ -104,6 +106,9 @@ class Lanes {
   // Copies of every lane, present and to come, wait for this from now on.
   void wait_for(std::shared_ptr<const Moment> moment);
   Lane& mine();
+
+  // Copies from host memory of any kind, through pinned blocks, and waits.
+  void fill(std::uint64_t address, const std::byte* from, std::uint64_t nbytes);
 
  private:
   struct Entry {

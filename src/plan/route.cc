@@ -32,6 +32,7 @@ ReadPath decide_path(CachePolicy cache, const FileFacts& file) {
 
 MapDecision decide_mapping(const ReadRequest& request, std::span<const FileFacts> files) {
   if (request.cache == CachePolicy::kMap) {
+    if (request.has_memory) throw_argument("cache policy mmap: a mapping is the file's memory, and other was given");
     if (request.converts || request.verifies) {
       throw_argument("cache policy mmap: a mapping can be neither converted (dtype) nor verified");
     }
@@ -41,6 +42,7 @@ MapDecision decide_mapping(const ReadRequest& request, std::span<const FileFacts
   if (request.cache != CachePolicy::kAuto) return {false, MapReason::kReadsAsked};
   if (request.converts || request.verifies) return {false, MapReason::kConverted};
   if (request.landing != Landing::kAuto) return {false, MapReason::kLandingAsked};
+  if (request.has_memory) return {false, MapReason::kMemoryGiven};
   std::uint64_t wanted = 0;
   std::uint64_t resident = 0;
   for (const FileFacts& file : files) {
@@ -65,8 +67,10 @@ MapDecision decide_mapping(const ReadRequest& request, std::span<const FileFacts
 ReadRoute decide_read(const ReadRequest& request, const FileFacts& file, const MemoryFacts& memory,
                       std::uint64_t nbytes, std::uint64_t block_size) {
   const ReadPath path = decide_path(request.cache, file);
+  if (memory.on_device) return {path, ReadLanding::kStaged, LandingReason::kDevice};
   if (request.landing == Landing::kInPlace) return {path, ReadLanding::kInPlace, LandingReason::kInPlaceAsked};
   if (request.landing == Landing::kStaged) return {path, ReadLanding::kStaged, LandingReason::kStagedAsked};
+  if (memory.shared_with_device) return {path, ReadLanding::kInPlace, LandingReason::kSharedWithDevice};
   if (nbytes <= tuning::kSmallTransfer) return {path, ReadLanding::kInPlace, LandingReason::kSmall};
   if (memory.reused && !file.on_virtual_drive) return {path, ReadLanding::kInPlace, LandingReason::kReusedMemory};
   // A hypervisor's drive reads slowly into memory that is scattered over small pages, also where that is there already.
@@ -106,6 +110,8 @@ std::string describe(const MapDecision& decision) {
       return "what is converted or verified has to be read";
     case MapReason::kLandingAsked:
       return "a way to land was asked for";
+    case MapReason::kMemoryGiven:
+      return "the tensors have memory of their own to land in";
     case MapReason::kNothingWanted:
       return "there is nothing to map";
     case MapReason::kMisaligned:
@@ -135,6 +141,10 @@ std::string_view describe(LandingReason reason) {
       return "landing in place was asked for";
     case LandingReason::kStagedAsked:
       return "landing through staging blocks was asked for";
+    case LandingReason::kDevice:
+      return "bytes pass through pinned memory, out of which the device copies them";
+    case LandingReason::kSharedWithDevice:
+      return "device and host share this memory, so bytes land in place";
     case LandingReason::kSmall:
       return "a small load lands in place";
     case LandingReason::kReusedMemory:

@@ -19,8 +19,9 @@ namespace penstock {
 struct ReadRequest {
   CachePolicy cache = CachePolicy::kAuto;
   Landing landing = Landing::kAuto;
-  bool converts = false;  // LoadOptions::dtype
-  bool verifies = false;  // LoadOptions::verify
+  bool converts = false;    // LoadOptions::dtype
+  bool verifies = false;    // LoadOptions::verify
+  bool has_memory = false;  // LoadOptions::allocate
 };
 
 // One file, and what is wanted of it. Facts that a decision does not reach need not be gathered: see facts.h.
@@ -39,6 +40,8 @@ struct FileFacts {
 struct MemoryFacts {
   bool reused = false;  // touched before
   bool may_have_huge_pages = false;
+  bool on_device = false;
+  bool shared_with_device = false;  // managed memory and such, which the host may use too
 };
 
 // Why a load is mapped, or why not. In the order in which the questions are asked.
@@ -48,6 +51,7 @@ enum class MapReason : std::uint8_t {
   kReadsAsked,
   kConverted,
   kLandingAsked,
+  kMemoryGiven,
   kNothingWanted,
   kMisaligned,
   kNotLocal,
@@ -88,6 +92,8 @@ enum class ReadLanding : std::uint8_t {
 enum class LandingReason : std::uint8_t {
   kInPlaceAsked,
   kStagedAsked,
+  kDevice,
+  kSharedWithDevice,
   kSmall,
   kReusedMemory,
   kHugePages,

@@ -38,11 +38,14 @@ class Crew::Worker {
     while (true) {
       collect_copies();
       while (!free_.empty()) {
-        auto job = crew_.take(!until_empty && under_way() == 0);
-        if (job == nullptr) break;
-        start(std::move(job));
+        if (next_ == nullptr) next_ = crew_.take(!until_empty && under_way() == 0);
+        if (next_ == nullptr || !start_next()) break;
       }
-      if (under_way() == 0) break;
+      if (under_way() == 0 && next_ == nullptr) break;
+      if (under_way() == 0) {
+        staging_->wait();
+        continue;
+      }
       if (transferring_ > 0) {
         reap();
       } else {
@@ -59,22 +62,36 @@ class Crew::Worker {
   std::size_t under_way() const { return slots_.size() - free_.size(); }
   int staging_index() const { return registered_ ? 0 : -1; }
 
-  void start(std::unique_ptr<Job> job) noexcept {
-    if (job->abandoned()) return job->end(nullptr);
+  // False when there is no staging block for it now: then it stays the next one.
+  bool start_next() noexcept {
+    std::byte* staging = nullptr;
     std::exception_ptr error;
+    const bool abandoned = next_->abandoned();
     try {
-      prepare();
+      if (!abandoned) prepare();
+      if (!abandoned && next_->needs_staging()) {
+        staging = staging_->take();
+        if (staging == nullptr) return false;
+      }
     } catch (...) {
       error = std::current_exception();
     }
+    std::unique_ptr<Job> job = std::move(next_);
     // Not within the handler, which would hold the error beyond the moment that its reader has it.
-    if (error != nullptr) return job->end(std::move(error));
+    if (abandoned || error != nullptr) {
+      job->end(std::move(error));
+      return true;
+    }
+    start(std::move(job), staging);
+    return true;
+  }
+
+  void start(std::unique_ptr<Job> job, std::byte* staging) noexcept {
     const std::size_t index = free_.back();
     free_.pop_back();
     slots_[index].job = std::move(job);
-    go_on(index, [&](Job& started, Transfer& transfer) {
-      return started.start(slots_[index].staging, staging_index(), transfer);
-    });
+    slots_[index].staging = staging;
+    go_on(index, [&](Job& started, Transfer& transfer) { return started.start(staging, staging_index(), transfer); });
   }
 
   // Asks the job of a slot for its next step by `ask`, and takes it.
@@ -104,6 +121,7 @@ class Crew::Worker {
   void finish(std::size_t index, std::exception_ptr error) noexcept {
     const std::unique_ptr<Job> job = std::move(slots_[index].job);
     slots_[index].copying = false;
+    if (slots_[index].staging != nullptr) staging_->give_back(std::exchange(slots_[index].staging, nullptr));
     free_.push_back(index);
     job->end(std::move(error));
   }
@@ -158,6 +176,7 @@ class Crew::Worker {
       slots_[index].job->end(copy_of(error));
       keep_for_ever(std::move(slots_[index].job));
       slots_[index].copying = false;
+      slots_[index].staging = nullptr;
       free_.push_back(index);
     }
     transferring_ = 0;
@@ -171,15 +190,12 @@ class Crew::Worker {
   void prepare() {
     if (queue_ != nullptr) return;
     const Settings& settings = crew_.settings_;
-    staging_ = crew_.pool_->allocate_staging(slots_.size() * settings.block_size);
-    for (std::size_t index = 0; index < slots_.size(); ++index) {
-      slots_[index].staging = staging_->data() + index * settings.block_size;
-    }
+    staging_ = crew_.make_staging_(slots_.size(), settings.block_size);
     const auto depth = static_cast<unsigned>(slots_.size());
     engine_ = settings.make_engine(depth);
     if (engine_ == nullptr) throw Error(ErrorKind::kIo, "no I/O engine could be started");
-    const iovec whole{staging_->data(), staging_->size()};
-    registered_ = settings.register_staging && engine_->register_buffers({&whole, 1});
+    const iovec whole{staging_->stretch().data(), staging_->stretch().size()};
+    registered_ = settings.register_staging && whole.iov_len > 0 && engine_->register_buffers({&whole, 1});
     queue_ = std::make_unique<RequestQueue>(*engine_, depth);
     crew_.set_backend(engine_->name());
   }
@@ -189,14 +205,15 @@ class Crew::Worker {
   std::vector<std::size_t> free_;
   std::deque<std::size_t> copying_;  // in the order in which their copies were started
   std::size_t transferring_ = 0;
-  std::shared_ptr<Arena> staging_;
+  std::unique_ptr<Job> next_;  // taken, and waiting for a staging block
+  std::shared_ptr<Staging> staging_;
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<RequestQueue> queue_;
   bool registered_ = false;
 };
 
-Crew::Crew(Settings settings, std::shared_ptr<HostPool> pool)
-    : settings_(std::move(settings)), pool_(std::move(pool)) {}
+Crew::Crew(Settings settings, StagingFactory staging)
+    : settings_(std::move(settings)), make_staging_(std::move(staging)) {}
 
 void Crew::stop() {
   std::deque<std::unique_ptr<Job>> abandoned;

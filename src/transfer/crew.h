@@ -4,7 +4,7 @@
 // CPU work that belongs to each (copy out, convert, checksum; or, before a write, fill). Jobs say what that is. A crew
 // without threads does everything on the thread that calls add().
 //
-// A job has a slot of its worker, and the slot's staging block, from its start to its end:
+// A job has a slot of its worker, and a staging block, from its start to its end:
 //
 //   free -> [copying ->] transferring -> [copying ->] free
 //
@@ -28,6 +28,7 @@
 #include "io/queue.h"
 #include "memory/arena.h"
 #include "transfer/settings.h"
+#include "transfer/staging.h"
 
 namespace penstock {
 
@@ -39,6 +40,7 @@ struct Counters {
   std::atomic<std::uint64_t> bytes_buffered{0};
   std::atomic<std::uint64_t> bytes_copied{0};
   std::atomic<std::uint64_t> bytes_on_device{0};
+  std::atomic<std::uint64_t> bytes_gds{0};
 };
 
 // What a job does next.
@@ -52,6 +54,9 @@ enum class NextStep : std::uint8_t {
 class Job {
  public:
   virtual ~Job() = default;
+
+  // Whether start() is to have a staging block. One that has not is given null.
+  virtual bool needs_staging() const noexcept { return true; }
 
   // Prepares `transfer`, using `staging` (block_size bytes) if it needs a place. kEnd when everything is done already
   // without an engine (a copy from the page cache). May throw.
@@ -80,7 +85,8 @@ class Job {
 
 class Crew {
  public:
-  Crew(Settings settings, std::shared_ptr<HostPool> pool);
+  Crew(Settings settings, StagingFactory staging);
+  Crew(Settings settings, std::shared_ptr<HostPool> pool) : Crew(std::move(settings), host_staging(std::move(pool))) {}
   ~Crew() { stop(); }
 
   // Abandons what has not started and waits for what is in flight. Nothing may be added afterwards; the counters are
@@ -107,7 +113,7 @@ class Crew {
   void set_backend(std::string_view name);
 
   const Settings settings_;
-  const std::shared_ptr<HostPool> pool_;
+  const StagingFactory make_staging_;
   Counters counters_;
   mutable std::mutex mutex_;
   std::condition_variable work_;

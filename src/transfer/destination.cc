@@ -1,9 +1,12 @@
 #include "transfer/destination.h"
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
+#include "base/bytes.h"
 #include "base/cast.h"
+#include "base/page.h"
 #include "memory/populate.h"
 
 namespace penstock {
@@ -12,6 +15,57 @@ namespace {
 std::byte* address_of(const Piece& piece) {
   return reinterpret_cast<std::byte*>(static_cast<std::uintptr_t>(piece.address));
 }
+
+// Joins pieces that lie together on the host and on the device, and starts one copy for each run.
+class DeviceRuns {
+ public:
+  // `room`: where what is converted is put. Every piece fits there; where all together don't, copies are waited for.
+  DeviceRuns(Lane& lane, std::span<std::byte> room) : lane_(lane), room_(room) {}
+
+  void add(const Piece& piece, const std::byte* source) {
+    if (piece.from == piece.to) return extend(piece.address, source, piece.nbytes);
+    const std::uint64_t width = dtype_bits(piece.to) / 8;
+    const std::uint64_t count = piece.nbytes / (dtype_bits(piece.from) / 8);
+    used_ = align_up(used_, width);
+    if (used_ + count * width > room_.size()) {
+      start();
+      lane_.drain();
+      used_ = 0;
+    }
+    cast_elements(piece.from, source, piece.to, room_.data() + used_, count);
+    extend(piece.address, room_.data() + used_, count * width);
+    used_ += count * width;
+  }
+
+  void start() {
+    if (nbytes_ == 0) return;
+    lane_.to_device(address_, source_, nbytes_);
+    any_ = true;
+    nbytes_ = 0;
+  }
+
+  bool any() const { return any_; }
+
+ private:
+  void extend(std::uint64_t address, const std::byte* source, std::uint64_t nbytes) {
+    if (nbytes_ > 0 && address == address_ + nbytes_ && source == source_ + nbytes_) {
+      nbytes_ += nbytes;
+      return;
+    }
+    start();
+    address_ = address;
+    source_ = source;
+    nbytes_ = nbytes;
+  }
+
+  Lane& lane_;
+  const std::span<std::byte> room_;
+  std::uint64_t used_ = 0;  // of the room
+  std::uint64_t address_ = 0;
+  const std::byte* source_ = nullptr;
+  std::uint64_t nbytes_ = 0;
+  bool any_ = false;
+};
 
 }  // namespace
 
@@ -34,7 +88,7 @@ std::byte* HostDestination::for_copy(const Piece& piece, bool is_straight) noexc
   return address_of(piece);
 }
 
-CopyTicket HostDestination::put(std::span<const Piece> pieces, const std::byte* bytes, std::uint64_t offset) {
+CopyTicket HostDestination::put(std::span<const Piece> pieces, std::byte* bytes, std::uint64_t offset) {
   for (const Piece& piece : pieces) {
     if (piece.address == kNowhere) continue;
     const std::byte* source = bytes + (piece.offset - offset);
@@ -46,6 +100,26 @@ CopyTicket HostDestination::put(std::span<const Piece> pieces, const std::byte* 
     }
   }
   return kDone;
+}
+
+DeviceDestination::DeviceDestination(std::shared_ptr<Lanes> lanes, std::shared_ptr<void> owner,
+                                     std::uint64_t staging_size)
+    : lanes_(std::move(lanes)), owner_(std::move(owner)), staging_size_(staging_size) {}
+
+CopyTicket DeviceDestination::put(std::span<const Piece> pieces, std::byte* bytes, std::uint64_t offset) {
+  Lane& lane = lanes_->mine();
+  const std::uint64_t room = align_up(hull_of(pieces).end - offset, kCacheLine);
+  DeviceRuns runs(lane, {bytes + room, static_cast<std::size_t>(staging_size_ - std::min(room, staging_size_))});
+  try {
+    for (const Piece& piece : pieces) {
+      if (piece.address != kNowhere) runs.add(piece, bytes + (piece.offset - offset));
+    }
+    runs.start();
+    return runs.any() ? lane.mark() : kDone;
+  } catch (...) {
+    lane.drain();  // the staging block is about to be used again
+    throw;
+  }
 }
 
 }  // namespace penstock

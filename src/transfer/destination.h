@@ -1,4 +1,4 @@
-// Destination: where bytes that were read go. Host memory, or nowhere; memory of a device is another implementation.
+// Destination: where bytes that were read go. Host memory, memory of a device, or nowhere.
 //
 // The crew asks before a block is read, and hands over what has arrived. Called from several threads at once, for
 // different blocks. What a destination writes to stays valid for as long as it lives.
@@ -9,6 +9,7 @@
 #include <memory>
 #include <span>
 
+#include "device/device.h"
 #include "memory/huge_pages.h"
 #include "plan/plan.h"
 #include "plan/route.h"
@@ -29,12 +30,19 @@ class Destination {
   // Host memory that the bytes of a piece may be copied to out of the page cache; null: through staging.
   virtual std::byte* for_copy(const Piece& piece, bool is_straight) noexcept = 0;
 
-  // Puts pieces where they belong. `bytes` holds the file from `offset` on, until the copy is done. May throw.
-  virtual CopyTicket put(std::span<const Piece> pieces, const std::byte* bytes, std::uint64_t offset) = 0;
+  // Puts pieces where they belong. `bytes` holds the file from `offset` on, until the copy is done; where pieces are
+  // converted there is room behind them (see
+  // converts_in_staging). May throw: then nothing is under way.
+  virtual CopyTicket put(std::span<const Piece> pieces, std::byte* bytes, std::uint64_t offset) = 0;
 
-  // Of a ticket that is not kDone, on the thread that got it. Tickets of one thread are done in their order.
+  // Of a ticket that is not kDone, on the thread that got it. Tickets of one thread are done in their order. check()
+  // throws when a copy of this thread went wrong.
   virtual bool is_done(CopyTicket /*ticket*/) noexcept { return true; }
   virtual void wait(CopyTicket /*ticket*/) noexcept {}
+  virtual void check() {}
+
+  // Whether converted pieces are put together in the staging block first, and take room there.
+  virtual bool converts_in_staging() const noexcept { return false; }
 };
 
 // Memory of this process, at the addresses that the pieces name.
@@ -51,7 +59,7 @@ class HostDestination final : public Destination {
 
   std::byte* for_drive(const Piece& piece) noexcept override;
   std::byte* for_copy(const Piece& piece, bool is_straight) noexcept override;
-  CopyTicket put(std::span<const Piece> pieces, const std::byte* bytes, std::uint64_t offset) override;
+  CopyTicket put(std::span<const Piece> pieces, std::byte* bytes, std::uint64_t offset) override;
 
  private:
   bool is_huge(const Piece& piece) noexcept;
@@ -61,12 +69,33 @@ class HostDestination final : public Destination {
   const std::shared_ptr<HugePageBudget> budget_;
 };
 
+// Memory of a device: every block passes through its staging block, which is pinned, and is copied from there on the
+// lane of the thread that read it. One copy for each run of bytes that lie together in both.
+class DeviceDestination final : public Destination {
+ public:
+  // `owner`: of the memory; nothing: the caller's, who waits. `staging_size`: of every staging block.
+  DeviceDestination(std::shared_ptr<Lanes> lanes, std::shared_ptr<void> owner, std::uint64_t staging_size);
+
+  std::byte* for_drive(const Piece&) noexcept override { return nullptr; }
+  std::byte* for_copy(const Piece&, bool) noexcept override { return nullptr; }
+  CopyTicket put(std::span<const Piece> pieces, std::byte* bytes, std::uint64_t offset) override;
+  bool is_done(CopyTicket ticket) noexcept override { return lanes_->mine().passed(ticket); }
+  void wait(CopyTicket ticket) noexcept override { lanes_->mine().wait(ticket); }
+  void check() override { lanes_->mine().check(); }
+  bool converts_in_staging() const noexcept override { return true; }
+
+ private:
+  const std::shared_ptr<Lanes> lanes_;
+  const std::shared_ptr<void> owner_;
+  const std::uint64_t staging_size_;
+};
+
 // For those who only look at what passes by.
 class NoDestination final : public Destination {
  public:
   std::byte* for_drive(const Piece&) noexcept override { return nullptr; }
   std::byte* for_copy(const Piece&, bool) noexcept override { return nullptr; }
-  CopyTicket put(std::span<const Piece>, const std::byte*, std::uint64_t) override { return kDone; }
+  CopyTicket put(std::span<const Piece>, std::byte*, std::uint64_t) override { return kDone; }
 };
 
 }  // namespace penstock

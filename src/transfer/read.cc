@@ -51,6 +51,10 @@ class ReadJob final : public BlockJob {
 
   bool copy_is_done() noexcept override { return task_.destination->is_done(copy_); }
   void wait_for_copy() noexcept override { task_.destination->wait(copy_); }
+  NextStep copied(std::byte*, int, Transfer&) override {
+    task_.destination->check();
+    return NextStep::kEnd;
+  }
 
   void end(std::exception_ptr error) noexcept override {
     const std::uint64_t arrived = error == nullptr && !abandoned() ? payload() : 0;
@@ -97,7 +101,7 @@ class ReadJob final : public BlockJob {
   }
 
   // `bytes` holds the file from `offset` on.
-  NextStep put(const std::byte* bytes, std::uint64_t offset) {
+  NextStep put(std::byte* bytes, std::uint64_t offset) {
     for (const Piece& piece : pieces_) observe(piece, bytes + (piece.offset - offset));
     copy_ = task_.destination->put(pieces_, bytes, offset);
     return copy_ == kDone ? NextStep::kEnd : NextStep::kCopy;
@@ -142,6 +146,18 @@ PlanOptions plan_options(const FileRead& read, bool direct, std::uint64_t block_
   return options;
 }
 
+// So much of a staging block is read into that there is room behind it for what is converted.
+std::uint64_t converted_block_size(const FileRead& read, std::uint64_t block_size, std::uint64_t alignment) {
+  std::uint64_t parts = 0;  // the output of an input of 8 parts, at most
+  for (const Segment& segment : read.segments) {
+    if (segment.converts()) {
+      parts = std::max<std::uint64_t>(parts, 8 * dtype_bits(segment.to) / dtype_bits(segment.from));
+    }
+  }
+  if (parts == 0 || !read.destination->converts_in_staging()) return block_size;
+  return align_down(block_size * 8 / (8 + parts), std::max(alignment, kCacheLine));
+}
+
 // Per block: is it wholly in the page cache?
 std::vector<bool> resident_blocks(const File& file, const Plan& plan) {
   std::vector<bool> resident;
@@ -159,7 +175,9 @@ ReadTask plan_read(const FileRead& read, bool keep_owners, std::uint64_t block_s
   const File& file = *read.file;
   const ReadPath path = read.route.path;
   const bool direct = (path == ReadPath::kDirect || path == ReadPath::kByBlock) && file.direct().fd;
-  task.plan = plan_blocks(coalesce(read.segments, keep_owners), plan_options(read, direct, block_size));
+  PlanOptions options = plan_options(read, direct, block_size);
+  options.block_size = converted_block_size(read, block_size, options.alignment);
+  task.plan = plan_blocks(coalesce(read.segments, keep_owners), options);
   task.buffered.assign(task.plan.blocks.size(), !direct);
   if (!direct) file.set_read_ahead(true);
   if (direct && path == ReadPath::kByBlock) task.buffered = resident_blocks(file, task.plan);

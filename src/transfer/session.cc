@@ -46,8 +46,7 @@ bool has_straight_read(const ReadTask& task) {
 
 }  // namespace
 
-ReadSession::ReadSession(Settings settings, std::shared_ptr<HostPool> staging)
-    : crew_(std::move(settings), std::move(staging)) {}
+ReadSession::ReadSession(Settings settings, StagingFactory staging) : crew_(std::move(settings), std::move(staging)) {}
 
 std::shared_ptr<ReadBatch> ReadSession::start(std::vector<FileRead> reads, PieceObserver observe) {
   auto batch = std::make_shared<ReadBatch>();
@@ -105,6 +104,7 @@ void describe_crew(Crew& crew, Stats& stats) {
   stats.bytes_buffered += counters.bytes_buffered;
   stats.bytes_copied += counters.bytes_copied;
   stats.bytes_on_device += counters.bytes_on_device;
+  stats.bytes_gds += counters.bytes_gds;
   stats.backend = crew.backend();
   stats.block_size = crew.settings().block_size;
   stats.queue_depth = crew.settings().queue_depth;

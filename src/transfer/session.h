@@ -19,8 +19,9 @@ namespace penstock {
 
 class ReadSession {
  public:
-  // `staging`: the pool that staging blocks come from.
-  ReadSession(Settings settings, std::shared_ptr<HostPool> staging);
+  ReadSession(Settings settings, StagingFactory staging);
+  ReadSession(Settings settings, std::shared_ptr<HostPool> staging)
+      : ReadSession(std::move(settings), host_staging(std::move(staging))) {}
 
   const Settings& settings() const noexcept { return crew_.settings(); }
 

@@ -8,6 +8,7 @@
 #include "base/bytes.h"
 #include "base/error.h"
 #include "base/tuning.h"
+#include "device/pinned_pool.h"
 #include "penstock/size.h"
 #include "penstock/words.h"
 
@@ -76,16 +77,21 @@ unsigned Settings::depth_per_thread() const noexcept {
   return std::max(1u, queue_depth / std::max(1u, threads));
 }
 
-Settings decide_settings(const IoOptions& options, std::uint64_t nbytes, Direction direction) {
+Settings decide_settings(const IoOptions& options, std::uint64_t nbytes, Direction direction, Passage passage) {
   Settings settings;
   const Backend backend = asked_choice(options.backend, "PENSTOCK_BACKEND");
   settings.block_size = checked_block_size(asked_number(options.block_size, "PENSTOCK_BLOCK_SIZE"), nbytes);
+  if (passage == Passage::kDevice) {
+    settings.block_size = std::min(settings.block_size, std::bit_floor(PinnedPool::process().bound()));
+  }
   settings.queue_depth =
       checked_count(asked_number(options.queue_depth, "PENSTOCK_QUEUE_DEPTH"), tuning::kDeepestQueue, "queue depth");
   settings.threads = checked_count(asked_number(options.threads, "PENSTOCK_THREADS"), tuning::kMostThreads, "threads");
   const bool threads_chosen = settings.threads != 0;
   if (settings.queue_depth == 0) {
-    const unsigned depth = direction == Direction::kRead ? tuning::kReadDepth : tuning::kWriteDepth;
+    unsigned depth = direction == Direction::kRead ? tuning::kReadDepth : tuning::kWriteDepth;
+    // Blocks are read or written and copied: both take a block.
+    if (passage == Passage::kDevice) depth = std::max(depth, tuning::kDeviceDepth);
     settings.queue_depth = std::max(depth, 2 * settings.threads);
     settings.queue_depth = static_cast<unsigned>(
         std::clamp<std::uint64_t>(tuning::kMostStaging / settings.block_size, 1, settings.queue_depth));

@@ -22,9 +22,13 @@ struct Settings {
 
 enum class Direction : std::uint8_t { kRead, kWrite };
 
+// What the bytes pass through on their way: memory of the host alone, or pinned memory to or from a device.
+enum class Passage : std::uint8_t { kHost, kDevice };
+
 // Fills in what `options` and the environment leave open. `nbytes` is how much is to be moved: little of it is moved on
 // the calling thread. Throws Error(kArgument) for values that make no sense, naming the variable they came from.
-Settings decide_settings(const IoOptions& options, std::uint64_t nbytes, Direction direction = Direction::kRead);
+Settings decide_settings(const IoOptions& options, std::uint64_t nbytes, Direction direction = Direction::kRead,
+                         Passage passage = Passage::kHost);
 
 // PENSTOCK_LANDING, or what the caller asked for where that is not kAuto.
 Landing decide_landing(Landing asked);

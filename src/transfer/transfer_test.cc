@@ -268,7 +268,7 @@ class LateDestination final : public Destination {
   std::byte* for_drive(const Piece&) noexcept override { return nullptr; }
   std::byte* for_copy(const Piece&, bool) noexcept override { return nullptr; }
 
-  CopyTicket put(std::span<const Piece> pieces, const std::byte* bytes, std::uint64_t offset) override {
+  CopyTicket put(std::span<const Piece> pieces, std::byte* bytes, std::uint64_t offset) override {
     const std::lock_guard lock(mutex_);
     queue_.push_back({{pieces.begin(), pieces.end()}, bytes, offset});
     changed_.notify_all();

@@ -55,8 +55,7 @@ class FileCheck {
   std::uint64_t read() {
     const Stopwatch watch;
     std::vector<WantedBytes> wanted;
-    for (std::uint32_t file = 0; file < state_.files.size(); ++file)
-      wanted.push_back({file, segments_of(file), {}, {}});
+    for (std::uint32_t file = 0; file < state_.files.size(); ++file) wanted.push_back({file, segments_of(file), {}});
     std::uint64_t nbytes = 0;
     for (const WantedBytes& each : wanted) {
       for (const Segment& segment : each.segments) nbytes += segment.nbytes;

@@ -9,7 +9,8 @@
 
 namespace penstock {
 ReadRequest read_request(const LoadOptions& options) {
-  return {options.cache, decide_landing(options.landing), options.dtype.has_value(), options.verify};
+  return {options.cache, decide_landing(options.landing), options.dtype.has_value(), options.verify,
+          static_cast<bool>(options.allocate)};
 }
 
 FileFacts gather_facts(const Reader::State& state, std::uint32_t number, std::span<const ByteRange> stretches,

@@ -63,7 +63,7 @@ std::vector<Tensor> make_tensors(const Selection& selection, const std::vector<P
   for (std::size_t i = 0; i < placed.size(); ++i) {
     const std::vector<const TensorInfo*>& infos = selection.files[i].tensors;
     for (std::size_t k = 0; k < infos.size(); ++k) {
-      tensors.push_back(make_tensor(*infos[k], placed[i].placement.tensors[k], placed[i].arena));
+      tensors.push_back(make_tensor(*infos[k], placed[i].placement.tensors[k], placed[i].memory));
     }
   }
   return tensors;
@@ -71,26 +71,24 @@ std::vector<Tensor> make_tensors(const Selection& selection, const std::vector<P
 
 LoadResult read_selection(const Reader::State& state, const Selection& selection, const LoadOptions& options,
                           std::span<const FileFacts> facts) {
-  const auto pool = host_pool(options.pool);
+  DeviceUse devices;
   std::vector<PlacedFile> placed;
   std::vector<WantedBytes> wanted;
   std::uint64_t moved = 0;
   for (const FileSelection& file : selection.files) {
-    placed.push_back(take_memory(state, file, options.dtype, *pool));
+    placed.push_back(take_memory(state, file, options, devices));
     PlacedFile& last = placed.back();
-    wanted.push_back({file.number,
-                      std::move(last.placement.segments),
-                      {last.arena, last.arena->pages.get(), last.arena->reused},
-                      memory_facts(*last.arena)});
+    wanted.push_back({file.number, std::move(last.placement.segments), last.memory});
     for (const PlacedTensor& tensor : last.placement.tensors) moved += tensor.moved;
   }
   std::optional<Verification> verification;
   if (options.verify) verification.emplace(state, StoredChecksums(state), all_selected(selection));
   LoadResult result;
-  result.stats = read_all(state, std::move(wanted), options, facts, verification ? &*verification : nullptr, [&] {
-    result.tensors = make_tensors(selection, placed);
-    if (options.placed && selection.views.empty()) options.placed(result.tensors);
-  });
+  result.stats =
+      read_all(state, std::move(wanted), options, devices, facts, verification ? &*verification : nullptr, [&] {
+        result.tensors = make_tensors(selection, placed);
+        if (options.placed && selection.views.empty()) options.placed(result.tensors);
+      });
   if (verification) verification->check();
   result.stats.bytes = selection.nbytes;
   result.stats.tensors = selection.count;

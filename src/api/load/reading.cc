@@ -12,7 +12,7 @@ void add_further_segments(const Reader::State& state, const Verification& verifi
     const std::vector<Segment> further = verification.further_segments(file);
     if (further.empty()) continue;
     auto found = std::find_if(wanted.begin(), wanted.end(), [&](const WantedBytes& each) { return each.file == file; });
-    if (found == wanted.end()) found = wanted.insert(wanted.end(), WantedBytes{file, {}, {}, {}});
+    if (found == wanted.end()) found = wanted.insert(wanted.end(), WantedBytes{file, {}, {}});
     found->segments.insert(found->segments.end(), further.begin(), further.end());
     std::stable_sort(found->segments.begin(), found->segments.end(),
                      [](const Segment& a, const Segment& b) { return a.offset < b.offset; });
@@ -21,12 +21,12 @@ void add_further_segments(const Reader::State& state, const Verification& verifi
 
 }  // namespace
 
-PlacedFile take_memory(const Reader::State& state, const FileSelection& selection, std::optional<DType> dtype,
-                       HostPool& pool) {
+PlacedFile take_memory(const Reader::State& state, const FileSelection& selection, const LoadOptions& options,
+                       DeviceUse& devices) {
   PlacedFile placed;
-  placed.placement = place_tensors(selection.tensors, dtype);
-  placed.arena = pool.allocate(placed.placement.arena_size);
-  const auto base = reinterpret_cast<std::uintptr_t>(placed.arena->data());
+  placed.placement = place_tensors(selection.tensors, options.dtype);
+  placed.memory = take_memory(placed.placement.arena_size, options, devices);
+  const auto base = reinterpret_cast<std::uintptr_t>(placed.memory.data);
   for (Segment& segment : placed.placement.segments) {
     segment.address += base;
     segment.owner = static_cast<std::uint32_t>(selection.tensors[segment.owner] - state.tensors.data());
@@ -34,16 +34,12 @@ PlacedFile take_memory(const Reader::State& state, const FileSelection& selectio
   return placed;
 }
 
-Tensor make_tensor(const TensorInfo& info, const PlacedTensor& placed, const std::shared_ptr<Arena>& arena) {
+Tensor make_tensor(const TensorInfo& info, const PlacedTensor& placed, const LandingMemory& memory) {
   return {info.name,
           placed.dtype,
           info.shape,
-          {arena->data() + placed.address, static_cast<std::size_t>(placed.nbytes)},
-          arena};
-}
-
-MemoryFacts memory_facts(const Arena& arena) {
-  return {arena.reused, arena.pages != nullptr};
+          {memory.data + placed.address, static_cast<std::size_t>(placed.nbytes)},
+          memory.owner};
 }
 
 std::vector<FileRead> route_reads(const Reader::State& state, std::vector<WantedBytes> wanted,
@@ -58,15 +54,15 @@ std::vector<FileRead> route_reads(const Reader::State& state, std::vector<Wanted
                           ? known[i]
                           : gather_facts(state, each.file, stretches_of(each.segments), request, /*mapping=*/false);
     add_read_facts(*file, request, nbytes, facts);
-    const ReadRoute route = decide_read(request, facts, each.facts, nbytes, block_size);
-    auto destination = std::make_shared<HostDestination>(std::move(each.memory), route.landing, budget);
-    reads.push_back({file, std::move(each.segments), route, std::move(destination)});
+    const ReadRoute route = decide_read(request, facts, each.memory.facts, nbytes, block_size);
+    reads.push_back({file, std::move(each.segments), route, make_destination(each.memory, route, block_size, budget)});
   }
   return reads;
 }
 
 Stats read_all(const Reader::State& state, std::vector<WantedBytes> wanted, const LoadOptions& options,
-               std::span<const FileFacts> known, Verification* verification, const std::function<void()>& meanwhile) {
+               DeviceUse& devices, std::span<const FileFacts> known, Verification* verification,
+               const std::function<void()>& meanwhile) {
   const Stopwatch watch;
   PieceObserver observe;
   if (verification != nullptr) {
@@ -77,13 +73,16 @@ Stats read_all(const Reader::State& state, std::vector<WantedBytes> wanted, cons
   for (const WantedBytes& each : wanted) {
     for (const Segment& segment : each.segments) nbytes += segment.nbytes;
   }
-  ReadSession session(decide_settings(options.io, nbytes), host_pool(options.pool));
+  Settings settings = decide_settings(options.io, nbytes, Direction::kRead, devices.passage());
+  StagingFactory staging = devices.staging(settings, host_pool(options.pool));
+  ReadSession session(std::move(settings), std::move(staging));
   const auto batch = session.start(route_reads(state, std::move(wanted), read_request(options), known, nbytes,
                                                session.settings().block_size, std::make_shared<HugePageBudget>()),
                                    std::move(observe));
   ReadSession::wait(*batch, options.progress, nbytes, watch, meanwhile);
   Stats stats;
   session.finish(stats);
+  devices.describe(stats);
   stats.bytes = nbytes;
   stats.seconds = watch.seconds();
   return stats;

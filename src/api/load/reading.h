@@ -8,34 +8,32 @@
 #include <vector>
 
 #include "api/load/facts.h"
+#include "api/load/landing_memory.h"
 #include "api/load/placement.h"
 #include "api/load/selection.h"
 #include "api/load/verification.h"
-#include "memory/arena.h"
+#include "transfer/device_use.h"
 #include "transfer/session.h"
 
 namespace penstock {
 
 // One file's tensors with memory to land in.
 struct PlacedFile {
-  std::shared_ptr<Arena> arena;
+  LandingMemory memory;
   Placement placement;  // its segments' addresses are real ones, their owners the tensors' numbers in the reader
 };
 
 // Takes memory for the selection and places its tensors there.
-PlacedFile take_memory(const Reader::State& state, const FileSelection& selection, std::optional<DType> dtype,
-                       HostPool& pool);
+PlacedFile take_memory(const Reader::State& state, const FileSelection& selection, const LoadOptions& options,
+                       DeviceUse& devices);
 
-Tensor make_tensor(const TensorInfo& info, const PlacedTensor& placed, const std::shared_ptr<Arena>& arena);
-
-MemoryFacts memory_facts(const Arena& arena);
+Tensor make_tensor(const TensorInfo& info, const PlacedTensor& placed, const LandingMemory& memory);
 
 // What is read of one file, and where it goes.
 struct WantedBytes {
   std::uint32_t file = 0;         // its number in the reader
   std::vector<Segment> segments;  // by offset
-  HostDestination::Memory memory;
-  MemoryFacts facts;
+  LandingMemory memory;
 };
 
 // Gives every file its route, and its destination. `known` (optional): facts that were gathered already, one per file.
@@ -48,7 +46,7 @@ std::vector<FileRead> route_reads(const Reader::State& state, std::vector<Wanted
 // what it wants besides is read too; whether it is content is for the caller to ask. `meanwhile`: see
 // wait_with_progress().
 Stats read_all(const Reader::State& state, std::vector<WantedBytes> wanted, const LoadOptions& options,
-               std::span<const FileFacts> known = {}, Verification* verification = nullptr,
+               DeviceUse& devices, std::span<const FileFacts> known = {}, Verification* verification = nullptr,
                const std::function<void()>& meanwhile = {});
 
 // Everything that was selected, views included, in the reader's order.

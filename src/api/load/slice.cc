@@ -92,10 +92,15 @@ std::optional<Tensor> map_slice(const File& file, const TensorInfo& tensor, Shap
 // Reads a slice run by run.
 class SliceReader {
  public:
-  SliceReader(const Reader::State& state, const TensorInfo& tensor, DType dtype, std::shared_ptr<Arena> arena,
-              const LoadOptions& options)
-      : state_(state), tensor_(tensor), dtype_(dtype), arena_(std::move(arena)), options_(options) {
-    address_ = reinterpret_cast<std::uintptr_t>(arena_->data());
+  SliceReader(const Reader::State& state, const TensorInfo& tensor, DType dtype, LandingMemory memory,
+              DeviceUse& devices, const LoadOptions& options)
+      : state_(state),
+        tensor_(tensor),
+        dtype_(dtype),
+        memory_(std::move(memory)),
+        devices_(devices),
+        options_(options) {
+    address_ = reinterpret_cast<std::uintptr_t>(memory_.data);
     if (options_.cache == CachePolicy::kAuto) options_.cache = CachePolicy::kCopy;
     options_.verify = false;
   }
@@ -115,16 +120,16 @@ class SliceReader {
 
   void read() {
     if (runs_.empty()) return;
-    WantedBytes wanted{tensor_.file, std::exchange(runs_, {}), {arena_, nullptr, arena_->reused}, {}};
-    wanted.facts.reused = arena_->reused;
-    read_all(state_, {std::move(wanted)}, options_);
+    WantedBytes wanted{tensor_.file, std::exchange(runs_, {}), memory_};
+    read_all(state_, {std::move(wanted)}, options_, devices_);
   }
 
  private:
   const Reader::State& state_;
   const TensorInfo& tensor_;
   const DType dtype_;
-  const std::shared_ptr<Arena> arena_;
+  const LandingMemory memory_;
+  DeviceUse& devices_;
   LoadOptions options_;
   std::uint64_t address_ = 0;
   std::vector<Segment> runs_;
@@ -144,7 +149,7 @@ Tensor Reader::load_slice(std::string_view name, std::span<const Slice> slices, 
 
   const ByteRange extent = count > 0 ? extent_of(tensor, ranges) : ByteRange{};
   const bool as_it_is = dtype == tensor.dtype && extent.size() > 0 && extent.size() == nbytes;
-  if (as_it_is) {
+  if (as_it_is && !options.allocate) {
     const File& file = *state_->files[tensor.file];
     ReadRequest request = read_request(options);
     request.converts = request.verifies = false;
@@ -164,13 +169,16 @@ Tensor Reader::load_slice(std::string_view name, std::span<const Slice> slices, 
     }
   }
 
-  const auto arena = host_pool(options.pool)->allocate(nbytes);
+  DeviceUse devices;
+  LandingMemory memory = take_memory(nbytes, options, devices);
+  memory.facts.may_have_huge_pages = false;  // a run is rarely as large
+  memory.pages = nullptr;
   if (count > 0) {
-    SliceReader reader(*state_, tensor, dtype, arena, options);
+    SliceReader reader(*state_, tensor, dtype, memory, devices, options);
     for_each_run(tensor.shape, ranges, [&](std::int64_t first, std::int64_t length) { reader.add(first, length); });
     reader.read();
   }
-  return {tensor.name, dtype, std::move(shape), {arena->data(), static_cast<std::size_t>(nbytes)}, arena};
+  return {tensor.name, dtype, std::move(shape), {memory.data, static_cast<std::size_t>(nbytes)}, memory.owner};
 }
 
 }  // namespace penstock

@@ -75,8 +75,6 @@ struct TensorStream::State {
     // Enough portions in the budget for the drive never to wait for the consumer.
     if (options.verify) checksums.emplace(*reader);
     to_come = cut(selection, std::max<std::uint64_t>(options.max_buffer / 4, 1), checksums ? &*checksums : nullptr);
-    // Mapped, they take no memory of their own, and are never ahead.
-    if (!mapping.map) session = std::make_unique<ReadSession>(decide_settings(options.io, nbytes), pool);
   }
 
   ~State() { abandon(); }
@@ -117,12 +115,8 @@ struct TensorStream::State {
   StreamBatch begin(Portion portion) {
     StreamBatch batch;
     FileSelection& selection = portion.selection;
-    batch.placed = take_memory(*reader, selection, options.dtype, *pool);
-    const Arena& arena = *batch.placed.arena;
-    WantedBytes wanted{selection.number,
-                       std::move(batch.placed.placement.segments),
-                       {batch.placed.arena, arena.pages.get(), arena.reused},
-                       memory_facts(arena)};
+    batch.placed = take_memory(*reader, selection, options, devices);
+    WantedBytes wanted{selection.number, std::move(batch.placed.placement.segments), batch.placed.memory};
     for (const PlacedTensor& placed : batch.placed.placement.tensors) stats.tensors_moved += placed.moved;
     PieceObserver observe;
     if (options.verify) {
@@ -136,6 +130,7 @@ struct TensorStream::State {
         checks->look(piece, bytes);
       };
     }
+    open_session();
     std::vector<WantedBytes> all;
     all.push_back(std::move(wanted));
     batch.reading = session->start(route_reads(*reader, std::move(all), request, {&facts[portion.file], 1}, nbytes,
@@ -143,6 +138,14 @@ struct TensorStream::State {
                                    std::move(observe));
     batch.selection = std::move(selection);
     return batch;
+  }
+
+  // With the first batch: where its memory is decides what bytes pass through.
+  void open_session() {
+    if (session != nullptr) return;
+    Settings settings = decide_settings(options.io, nbytes, Direction::kRead, devices.passage());
+    StagingFactory staging = devices.staging(settings, pool);
+    session = std::make_unique<ReadSession>(std::move(settings), std::move(staging));
   }
 
   // The first batch has landed: check it and let tensors out.
@@ -155,7 +158,7 @@ struct TensorStream::State {
   Tensor hand_out(StreamBatch& batch) {
     const std::size_t i = batch.next++;
     const TensorInfo& info = *batch.selection.tensors[i];
-    Tensor tensor = batch.mapped.empty() ? make_tensor(info, batch.placed.placement.tensors[i], batch.placed.arena)
+    Tensor tensor = batch.mapped.empty() ? make_tensor(info, batch.placed.placement.tensors[i], batch.placed.memory)
                                          : std::move(batch.mapped[i]);
     ahead -= info.nbytes;
     stats.bytes += info.nbytes;
@@ -176,7 +179,9 @@ struct TensorStream::State {
       Verification verification(*reader, *checksums, {&view, 1});
       LoadOptions quiet = options;
       quiet.progress = {};
-      read_all(*reader, {}, quiet, {}, &verification);
+      quiet.allocate = {};
+      DeviceUse none;
+      read_all(*reader, {}, quiet, none, {}, &verification);
       verification.check();
     }
     Tensor tensor = load_view(*reader, *view, options);
@@ -205,7 +210,9 @@ struct TensorStream::State {
       describe_mapping(mapping, nbytes, stats);
       stats.bytes = handed_out;
     } else {
+      open_session();  // there may have been nothing to read
       session->finish(stats);
+      devices.describe(stats);
     }
     stats.seconds = watch.seconds();
   }
@@ -221,6 +228,7 @@ struct TensorStream::State {
   MapDecision mapping;
   std::deque<Portion> to_come;
   std::deque<const TensorInfo*> views;
+  DeviceUse devices;
   std::deque<StreamBatch> reading;       // oldest first
   std::unique_ptr<ReadSession> session;  // behind what it reads into: its threads go first
   const std::shared_ptr<HugePageBudget> budget = std::make_shared<HugePageBudget>();

@@ -24,15 +24,18 @@ std::shared_ptr<Arena> read_extent(const Reader::State& state, const TensorInfo&
   LoadOptions quiet = options;
   quiet.progress = {};
   if (quiet.cache == CachePolicy::kAuto) quiet.cache = CachePolicy::kCopy;
-  WantedBytes extent{view.file, {{view.offset, view.extent(), address}}, {arena, nullptr, arena->reused}, {}};
-  extent.facts.reused = arena->reused;
-  read_all(state, {std::move(extent)}, quiet);
+  quiet.allocate = {};
+  WantedBytes extent{view.file, {{view.offset, view.extent(), address}}, {arena->data(), arena, {arena->reused}}};
+  DeviceUse none;
+  read_all(state, {std::move(extent)}, quiet, none);
   return arena;
 }
 
 }  // namespace
 
-Tensor load_view(const Reader::State& state, const TensorInfo& view, const LoadOptions& options) {
+namespace {
+
+Tensor gather_view(const Reader::State& state, const TensorInfo& view, const LoadOptions& options) {
   refuse_bomb(state, view);
   const DType dtype = loaded_dtype(view, options.dtype);
   const std::uint64_t width = dtype_bits(view.dtype) / 8;
@@ -51,6 +54,12 @@ Tensor load_view(const Reader::State& state, const TensorInfo& view, const LoadO
   reader.read(0, gathered);
   cast_elements(view.dtype, gathered.data(), dtype, tensor.bytes.data(), count);
   return tensor;
+}
+
+}  // namespace
+
+Tensor load_view(const Reader::State& state, const TensorInfo& view, const LoadOptions& options) {
+  return moved_to_given(gather_view(state, view, options), options);
 }
 
 TensorInfo slice_view(const TensorInfo& view, std::span<const Slice> slices) {
