@@ -1,6 +1,6 @@
 """Runs the stages of `make test`, all of them even when one fails, and adds up what the test runners reported.
 
-Stages: release, arm64, asan, tsan, fuzz, python, wild, docs, wheel, lint.
+Stages: release, arm64, asan, tsan, fuzz, python, device, wild, docs, wheel, lint.
 Without arguments every one runs, in this order.
 """
 
