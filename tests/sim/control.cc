@@ -70,13 +70,8 @@ void clear_violations() {
 void set_hold(bool hold) {
   sim::State& all = sim::state();
   all.hold = hold;
-  for (const auto& [handle, stream] : all.streams) {
+  for (sim::Stream* const stream : all.running) {
     stream->arrived.notify_all();
-  }
-  for (const sim::Device& device : all.devices) {
-    if (device.context.null_stream != nullptr) {
-      device.context.null_stream->arrived.notify_all();
-    }
   }
 }
 

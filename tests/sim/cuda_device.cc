@@ -123,13 +123,17 @@ SIM_EXPORT Result cuDriverGetVersion(int* version) {
 }
 
 SIM_EXPORT Result cuGetErrorName(Result error, const char** name) {
-  const ErrorText* const found = find_error(error);
+  static sim::Symbol here("cuGetErrorName");
+  const sim::Entry entry = sim::enter_uninitialized(here);
+  const ErrorText* const found = entry.now == sim::kSuccess ? find_error(error) : nullptr;
   *name = found == nullptr ? nullptr : found->name;
   return found == nullptr ? sim::kInvalidValue : sim::kSuccess;
 }
 
 SIM_EXPORT Result cuGetErrorString(Result error, const char** meaning) {
-  const ErrorText* const found = find_error(error);
+  static sim::Symbol here("cuGetErrorString");
+  const sim::Entry entry = sim::enter_uninitialized(here);
+  const ErrorText* const found = entry.now == sim::kSuccess ? find_error(error) : nullptr;
   *meaning = found == nullptr ? nullptr : found->meaning;
   return found == nullptr ? sim::kInvalidValue : sim::kSuccess;
 }

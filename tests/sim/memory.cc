@@ -245,6 +245,10 @@ Result free_memory(const char* symbol, Address address, bool (*wanted)(Kind)) {
   if (memory->queued > 0) {
     violation(symbol, text(name_of(memory->kind), " is freed while ", memory->queued, " of its copies are queued"));
   }
+  const auto registered = state().file_buffers.lower_bound(memory->start);
+  if (registered != state().file_buffers.end() && registered->first < memory->start + memory->nbytes) {
+    violation(symbol, text(name_of(memory->kind), " is freed while it is registered with cuFile"));
+  }
   forget(memory);
   return kSuccess;
 }

@@ -10,6 +10,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -64,6 +65,7 @@ struct State {
   std::array<Device, kMostDevices> devices;
   std::map<Address, SharedMemory> memory;  // by its start
   std::map<Handle, std::shared_ptr<Stream>> streams;
+  std::set<Stream*> running;  // the null streams and those that were destroyed while they had work included
   std::map<Handle, std::shared_ptr<Event>> events;
   std::map<Handle, std::shared_ptr<File>> files;
   std::map<Address, std::size_t> file_buffers;

@@ -36,6 +36,7 @@ void run(std::shared_ptr<Stream> stream) {
   while (true) {
     stream->arrived.wait(lock, [&] { return may_begin(*stream); });
     if (stream->queue.empty()) {
+      state().running.erase(stream.get());
       return;
     }
     Work work = std::move(stream->queue.front());
@@ -88,6 +89,7 @@ std::shared_ptr<Stream> start_stream(Context& context, bool blocking, Handle han
   State& all = state();
   const std::uint64_t seed = all.settings.seed + 1000003 * all.next_handle;
   auto stream = std::make_shared<Stream>(context, blocking, handle, seed);
+  all.running.insert(stream.get());
   std::thread(run, stream).detach();
   return stream;
 }
