@@ -2,6 +2,8 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cerrno>
 #include <map>
 #include <mutex>
 #include <utility>
@@ -61,6 +63,15 @@ bool ask_pointer(const Api& api, int attribute, const void* address, Value& valu
   return api.pointer_attribute(&value, attribute, reinterpret_cast<cuda::Address>(address)) == cuda::kSuccess;
 }
 
+// Why the driver does not tell whose memory an address is.
+std::string describe_silence(const Api& api, cuda::Result result) {
+  if (result == cuda::kNotInitialized || result == cuda::kDeinitialized) {
+    return "memory of a device can't be used here: in a child of fork() the driver has to be started anew "
+           "(multiprocessing's \"spawn\" does)";
+  }
+  return "memory of a device can't be used: cuPointerGetAttribute failed: " + cuda::describe(api, result);
+}
+
 std::string describe_count(int count) {
   return count == 1 ? "there is 1, number 0" : fmt::format("there are {}, from 0 on", count);
 }
@@ -73,19 +84,21 @@ MemoryPlace find_place(const void* address) {
   unsigned type = 0;
   const cuda::Result result =
       api->pointer_attribute(&type, cuda::kPointerMemoryType, reinterpret_cast<cuda::Address>(address));
-  if (result == cuda::kNotInitialized || result == cuda::kDeinitialized) {
+  if (result == cuda::kInvalidValue) return {};
+  if (result != cuda::kSuccess) {
+    // A driver that was never started, or does not work any more, keeps nobody from using the host's memory.
     if (host_can_read(address)) return {};
-    throw Error(ErrorKind::kDevice,
-                "memory of a device can't be used here: in a child of fork() the driver has to be started anew "
-                "(multiprocessing's \"spawn\" does)");
+    throw Error(ErrorKind::kDevice, describe_silence(*api, result));
   }
-  if (result != cuda::kSuccess || type != cuda::kMemoryDevice) return {};
+  if (type != cuda::kMemoryDevice) return {};
   unsigned managed = 0;
   if (ask_pointer(*api, cuda::kPointerIsManaged, address, managed) && managed != 0) return {nullptr, true};
   Context context = nullptr;
   int ordinal = 0;
   if (!ask_pointer(*api, cuda::kPointerContext, address, context)) context = nullptr;
-  if (!ask_pointer(*api, cuda::kPointerDeviceOrdinal, address, ordinal)) ordinal = 0;
+  const cuda::Result found =
+      api->pointer_attribute(&ordinal, cuda::kPointerDeviceOrdinal, reinterpret_cast<cuda::Address>(address));
+  if (found != cuda::kSuccess) throw Error(ErrorKind::kDevice, describe_silence(*api, found));
   return {KnownDevices::get().find(*api, ordinal, context), false};
 }
 
