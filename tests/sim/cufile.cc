@@ -18,9 +18,9 @@ using sim::Result;
 
 namespace {
 
-struct Status {  // CUfileError_t
-  int file = 0;
-  Result driver = 0;
+struct Status {  // CUfileError_t; as C has it, for functions of C return it
+  int file;
+  Result driver;
 };
 
 struct Description {  // CUfileDescr_t
