@@ -29,7 +29,7 @@ FUZZ_SECONDS = 5
 SECONDS_BETWEEN_SIGNS = 10
 
 # The layers with threads in them. The others are pure functions: ThreadSanitizer has nothing to say about them.
-THREADED_LAYERS = ("base", "io", "memory", "transfer", "api")
+THREADED_LAYERS = ("base", "device", "io", "memory", "transfer", "api")
 
 PYTHON_FOLDERS = ("python", "cli", "repo", "cuda")
 

@@ -26,10 +26,10 @@ struct BlockRequest {
 
 class BlockJob : public Job {
  public:
-  std::exception_ptr failure(const Finished& finished) const override {
+  NextStep failed(const Finished& finished, std::byte*, int, Transfer&) override {
     const ErrorKind kind = finished.ended_early ? ErrorKind::kChanged : errno_kind(finished.error_number);
     const std::string what = describe_failure(finished, operation_);
-    return std::make_exception_ptr(Error(kind, fmt::format("{}: {}", path(), what), finished.error_number));
+    throw Error(kind, fmt::format("{}: {}", path(), what), finished.error_number);
   }
 
  protected:

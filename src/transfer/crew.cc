@@ -148,11 +148,11 @@ class Crew::Worker {
     if (broken != nullptr) return break_down(broken);
     --transferring_;
     const auto index = static_cast<std::size_t>(finished.tag);
-    if (finished.error_number != 0 || finished.ended_early) {
-      return finish(index, slots_[index].job->failure(finished));
-    }
-    go_on(index, [&](Job& job, Transfer&) {
-      return job.abandoned() ? NextStep::kEnd : job.transferred(slots_[index].staging);
+    const bool failed = finished.error_number != 0 || finished.ended_early;
+    go_on(index, [&](Job& job, Transfer& transfer) {
+      std::byte* const staging = slots_[index].staging;
+      if (failed) return job.failed(finished, staging, staging_index(), transfer);
+      return job.abandoned() ? NextStep::kEnd : job.transferred(staging);
     });
   }
 

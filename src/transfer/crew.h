@@ -73,8 +73,8 @@ class Job {
     return NextStep::kEnd;
   }
 
-  // The error for a transfer that failed.
-  virtual std::exception_ptr failure(const Finished& finished) const = 0;
+  // A transfer failed: throws the error for that, or goes another way.
+  virtual NextStep failed(const Finished& finished, std::byte* staging, int staging_index, Transfer& transfer) = 0;
 
   // Called once, at the end, whatever happened: null when the job succeeded. Must not throw.
   virtual void end(std::exception_ptr error) noexcept = 0;

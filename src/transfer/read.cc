@@ -3,6 +3,7 @@
 #include <fcntl.h>
 
 #include <algorithm>
+#include <cerrno>
 
 #include "base/bytes.h"
 #include "base/page.h"
@@ -27,15 +28,16 @@ class ReadJob final : public BlockJob {
   NextStep start(std::byte* staging, int staging_index, Transfer& transfer) override {
     if (buffered_) return read_buffered(staging);
     target_ = block_.straight ? task_.destination->for_drive(pieces_.front()) : nullptr;
-    BlockRequest wanted;
-    wanted.fd = task_.file->direct().fd.get();
-    wanted.data = target_ != nullptr ? target_ : staging;
-    wanted.offset = block_.offset;
-    wanted.length = block_.length;
-    wanted.minimum = std::min(block_.length, task_.file->size() - block_.offset);
-    wanted.alignment = task_.file->direct().alignment.offset;
-    wanted.buffer_index = target_ != nullptr ? -1 : staging_index;
-    return request(wanted, transfer);
+    return read_direct(staging, staging_index, transfer);
+  }
+
+  // Memory that the processor can write to and the kernel can't hand to a drive: some that is shared with a device.
+  NextStep failed(const Finished& finished, std::byte* staging, int staging_index, Transfer& transfer) override {
+    if (finished.error_number != EFAULT || target_ == nullptr || staging == nullptr) {
+      return BlockJob::failed(finished, staging, staging_index, transfer);
+    }
+    target_ = nullptr;
+    return read_direct(staging, staging_index, transfer);
   }
 
   NextStep transferred(std::byte* staging) override {
@@ -73,6 +75,18 @@ class ReadJob final : public BlockJob {
 
   void observe(const Piece& piece, const std::byte* bytes) const {
     if (batch_->observe) batch_->observe(piece, bytes);
+  }
+
+  NextStep read_direct(std::byte* staging, int staging_index, Transfer& transfer) const {
+    BlockRequest wanted;
+    wanted.fd = task_.file->direct().fd.get();
+    wanted.data = target_ != nullptr ? target_ : staging;
+    wanted.offset = block_.offset;
+    wanted.length = block_.length;
+    wanted.minimum = std::min(block_.length, task_.file->size() - block_.offset);
+    wanted.alignment = task_.file->direct().alignment.offset;
+    wanted.buffer_index = target_ != nullptr ? -1 : staging_index;
+    return request(wanted, transfer);
   }
 
   NextStep read_buffered(std::byte* staging) {

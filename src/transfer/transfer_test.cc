@@ -1,5 +1,6 @@
 // Reads and writes over every backend, with faults: the bytes are right, or there is an error that says what is wrong.
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 
 #include <atomic>
 #include <cerrno>
@@ -334,6 +335,44 @@ TEST_P(TransferTest, a_staging_block_is_not_used_again_before_its_copy_is_throug
     EXPECT_EQ(batch->bytes_done(), kSize);
     EXPECT_TRUE(std::equal(content.begin(), content.end(), arena->data()));
   }
+}
+
+// Memory that the kernel can't write to for a drive, though the processor can: as some is that a device shares.
+class UnreachableDestination final : public Destination {
+ public:
+  explicit UnreachableDestination(std::vector<std::byte>& memory)
+      : memory_(memory), unreachable_(::mmap(nullptr, kSize, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)) {}
+  ~UnreachableDestination() override { ::munmap(unreachable_, kSize); }
+
+  std::byte* for_drive(const Piece& piece) noexcept override {
+    return static_cast<std::byte*>(unreachable_) + piece.address;
+  }
+  std::byte* for_copy(const Piece&, bool) noexcept override { return nullptr; }
+  CopyTicket put(std::span<const Piece> pieces, std::byte* bytes, std::uint64_t offset) override {
+    for (const Piece& piece : pieces) {
+      std::memcpy(memory_.data() + piece.address, bytes + (piece.offset - offset), piece.nbytes);
+    }
+    return kDone;
+  }
+
+ private:
+  std::vector<std::byte>& memory_;
+  void* const unreachable_;
+};
+
+TEST_P(TransferTest, what_the_kernel_cannot_read_into_passes_through_staging_blocks) {
+  const auto content = testing::random_bytes(kSize);
+  testing::write_file(directory_ / "file", content);
+  const auto file = std::make_shared<const File>(File::open(directory_ / "file"));
+  std::vector<std::byte> memory(kSize);
+  ReadSession session(settings(), pool_);
+  const Stopwatch watch;
+  const auto batch = session.start({{file,
+                                     {{0, kSize, 0}},
+                                     {ReadPath::kDirect, ReadLanding::kInPlace},
+                                     std::make_shared<UnreachableDestination>(memory)}});
+  ReadSession::wait(*batch, {}, kSize, watch);
+  EXPECT_TRUE(memory == content);
 }
 
 TEST_P(TransferTest, copies_under_way_are_waited_for_when_a_read_fails) {
