@@ -122,6 +122,23 @@ TEST(SimulatorSettings, freed_holes_become_one) {
   EXPECT_EQ(context.api.free(all), 0);
 }
 
+TEST(SimulatorSettings, freed_memory_keeps_its_pages_only_on_request) {
+  SimulatedDevices sim;
+  const SimulatedContext context;
+  const std::vector<std::byte> bytes(kBytes, std::byte{4});
+  for (const bool keep : {false, true}) {
+    sim.set("keep", keep ? 1 : 0);
+    const cuda::Address first = context.allocate(kBytes);
+    sim.poke(first, bytes.data(), kBytes);
+    EXPECT_EQ(context.api.free(first), 0);
+    const cuda::Address second = context.allocate(kBytes);
+    EXPECT_EQ(second, first);
+    EXPECT_EQ(sim.peek(second, kBytes), keep ? bytes : std::vector<std::byte>(kBytes));
+    sim.set("keep", 0);
+    EXPECT_EQ(context.api.free(second), 0);
+  }
+}
+
 TEST(SimulatorSettings, no_device_and_an_old_driver) {
   SimulatedDevices sim;
   sim.set("devices", 0);

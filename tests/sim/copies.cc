@@ -251,12 +251,13 @@ Result find_on_device(const char* symbol, const char* what, Address address, std
 }
 
 Result copy(const CopyRequest& request) {
-  const auto copy = std::make_shared<Copy>();
+  auto copy = std::make_shared<Copy>();
   copy->request = request;
   {
     const std::lock_guard lock(state().mutex);
     const Result result = prepare(*copy);
     if (result != kSuccess || request.nbytes == 0) {
+      copy.reset();  // with the lock, for it may be the last that keeps memory
       return result;
     }
     take_hold(*copy);
@@ -271,11 +272,15 @@ Result copy(const CopyRequest& request) {
   std::unique_lock lock(state().mutex);
   enqueue(copy->stream,
           {.make = [copy](std::int64_t begin) { return make(*copy, begin); }, .finish = [copy] { finish(*copy); }});
-  if (request.wait || copy->to == nullptr) {
-    wait_for(lock, {copy->stream, copy->stream->queued});
-    return copy->context->lost;
+  const bool wait = request.wait || copy->to == nullptr;
+  const Context& context = *copy->context;
+  const Progress over = {copy->stream, copy->stream->queued};
+  copy.reset();
+  if (!wait) {
+    return kSuccess;
   }
-  return kSuccess;
+  wait_for(lock, over);
+  return context.lost;
 }
 
 Result fill(const char* symbol, Address to, unsigned char value, std::size_t nbytes, Handle handle, bool wait) {

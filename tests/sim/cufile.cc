@@ -121,6 +121,7 @@ ssize_t prepare(const char* symbol, Handle handle, Address address, std::size_t 
     return -kContextMismatch;
   }
   if (sim::find_on_device(symbol, "buffer", address, nbytes, *context, found.memory) != sim::kSuccess) {
+    found.memory.reset();  // with the state locked
     return -kPointerInvalid;
   }
   const std::uint64_t most = all.settings.file_most_bytes;
