@@ -143,7 +143,10 @@ class CudaLane final : public Lane {
   std::string failure_;
 };
 
+// The driver knows where it is recent, else the system does.
 int numa_node_of(const Api& api, Ordinal ordinal) {
+  int told = -1;
+  if (api.device_attribute(&told, kAttributeHostNumaId, ordinal) == kSuccess && told >= 0) return told;
   std::array<char, 32> bus{};
   if (api.device_bus_id(bus.data(), static_cast<int>(bus.size()), ordinal) != kSuccess) return -1;
   std::string name(bus.data());

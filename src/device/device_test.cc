@@ -60,6 +60,7 @@ TEST(DriverTest, devices_are_described_without_making_a_context) {
   EXPECT_EQ(devices[1].number, 1);
   EXPECT_THAT(devices[1].name, HasSubstr("cuda:1 ("));
   EXPECT_GT(devices[1].total_memory, 0);
+  EXPECT_EQ(devices[1].numa_node, 0);
   EXPECT_EQ(sim.counters().contexts, 0);
 }
 
