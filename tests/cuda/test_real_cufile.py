@@ -1,0 +1,134 @@
+"""NVIDIA's own libcufile on the simulated driver, in compatibility mode: a GPU and nvidia-fs are all that is missing.
+
+What it gives is what the simulated libcufile has to give, and what src/device declares of it is enough to use it.
+"""
+
+from __future__ import annotations
+
+import platform
+import random
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from namespace import require_namespaces, run_with_udev
+from vendor import Files
+
+ROOT = Path(__file__).resolve().parents[2]
+HERE = Path(__file__).parent
+SIMULATOR = ROOT / "build" / "sim"
+NBYTES = 3 * 1024 * 1024 + 4096
+
+
+@pytest.fixture(scope="session", autouse=True)
+def simulator() -> None:
+    if platform.machine() != "x86_64":
+        pytest.skip("the library is one for x86-64")
+    require_namespaces()
+    subprocess.run([ROOT / "scripts" / "build_sim.sh"], check=True)
+
+
+def compile_program(source: str, target: Path, *options: str) -> Path:
+    compiler = shutil.which("g++") or shutil.which("c++")
+    if compiler is None:
+        pytest.skip("there is no C++ compiler")
+    command = [compiler, "-std=c++20", "-O1", "-Wall", "-Wextra", "-Werror", f"-I{ROOT / 'src'}", *options]
+    subprocess.run([*command, str(HERE / source), "-o", str(target), "-ldl"], check=True)
+    return target
+
+
+@pytest.fixture(scope="session")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return compile_program("cufile_program.cc", tmp_path_factory.mktemp("cufile") / "program")
+
+
+@pytest.fixture(scope="session")
+def preload(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    target = tmp_path_factory.mktemp("preload") / "proc_modules.so"
+    return compile_program("proc_modules.cc", target, "-shared", "-fPIC")
+
+
+def zeros_around(content: bytes, offset: int) -> bytes:
+    return bytes(offset) + content + bytes(NBYTES - offset - len(content))
+
+
+@dataclass(frozen=True)
+class Scene:
+    """Where cufile_program works: its files are in the folder."""
+
+    folder: Path
+    program: Path
+    preload: Path
+    content: bytes
+
+    def play(self, libcufile: Path, mode: str, **variables: str) -> dict[str, int]:
+        """What each function gave."""
+        (self.folder / "output").write_bytes(bytes(NBYTES))
+        report = self.folder / "report"
+        command = [self.program, SIMULATOR / "libcuda.so.1", libcufile, "input", "output", mode, "device"]
+        done = run_with_udev(
+            [str(word) for word in command],
+            self.folder,
+            self.preload,
+            SIMULATOR,
+            PENSTOCK_SIM_REPORT=str(report),
+            **variables,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert report.read_text() == ""  # no violation of the driver's rules, no leak
+        return {name: int(value) for name, value in (line.split() for line in done.stdout.splitlines())}
+
+    def device_memory(self, what: str) -> bytes:
+        return (self.folder / "device" / what).read_bytes()
+
+
+@pytest.fixture
+def scene(tmp_path: Path, program: Path, preload: Path) -> Scene:
+    content = random.Random(19).randbytes(NBYTES)
+    (tmp_path / "input").write_bytes(content)
+    (tmp_path / "device").mkdir()
+    return Scene(tmp_path, program, preload, content)
+
+
+def check_what_it_gave(gave: dict[str, int]) -> None:
+    assert gave == {
+        "cuFileGetVersion": 0,
+        "cuFileDriverOpen": 0,
+        "cuFileHandleRegister": 0,
+        "cuFileBufRegister": 0,
+        "inside_a_page": 1000,
+        "past_the_end": 4096,
+        "behind_the_end": 0,
+        "all": NBYTES,
+        "write": NBYTES // 2,
+        "write_inside_a_page": 1000,
+        "cuFileBufDeregister": 0,
+        "cuFileDriverClose_v2": 0,
+    }
+
+
+def check_what_it_moved(scene: Scene) -> None:
+    content = scene.content
+    assert scene.device_memory("inside_a_page") == zeros_around(content[4097:5097], 513)
+    assert scene.device_memory("past_the_end") == zeros_around(content[-4096:], 0)
+    assert scene.device_memory("behind_the_end") == bytes(NBYTES)
+    assert scene.device_memory("all") == content
+    written = content[: NBYTES // 2] + bytes(77) + content[513:1513]
+    assert (scene.folder / "output").read_bytes() == zeros_around(written, 0)
+
+
+@pytest.mark.parametrize("mode", ["direct", "buffered"])
+def test_nvidias_library_moves_bytes_of_simulated_devices(mode: str, toolkit: Files, scene: Scene) -> None:
+    gave = scene.play(toolkit.libcufile, mode)
+    assert gave.pop("version") in (1140, 1190)
+    check_what_it_gave(gave)
+    check_what_it_moved(scene)
+
+
+def test_the_simulated_library_gives_what_nvidias_gives(scene: Scene) -> None:
+    gave = scene.play(SIMULATOR / "libcufile.so.0", "direct")
+    assert gave.pop("version") > 0
+    check_what_it_gave(gave)
+    check_what_it_moved(scene)
