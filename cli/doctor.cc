@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <map>
+#include <utility>
 
 #include "checkpoint.h"
 #include "command.h"
@@ -193,6 +194,26 @@ void add_machine(Facts& facts, const Diagnosis& diagnosis) {
   for (const std::string& setting : machine.environment) facts.add("environment", setting, Tone::kWarning);
 }
 
+// "cuda:0 (NVIDIA H100), 79.6 GiB, NUMA node 0"
+std::string describe_device(const DeviceInfo& device) {
+  std::string out = fmt::format("{}, {}", device.name, format_size(device.total_memory));
+  if (device.numa_node >= 0) out += fmt::format(", NUMA node {}", device.numa_node);
+  return device.unified ? out + ", shares its memory with the host" : out;
+}
+
+void add_devices(Facts& facts, const Diagnosis& diagnosis) {
+  const Devices& devices = diagnosis.devices;
+  if (devices.found.empty()) return facts.add("devices", devices.why_none);
+  const char* label = "devices";
+  for (const DeviceInfo& device : devices.found) facts.add(std::exchange(label, ""), describe_device(device));
+  facts.explain("the driver is for " + devices.driver);
+  facts.add("pinned memory",
+            fmt::format("{} at most, {} of locked memory allowed", format_round_size(devices.pinned_limit),
+                        limit_text(diagnosis.machine.locked_memory_limit)));
+  facts.explain("whether the driver grants it shows when it is first used: pinning, in the statistics of a load");
+  facts.add("GPUDirect", devices.gds_obstacle.empty() ? "cuFile is asked" : "no: " + devices.gds_obstacle);
+}
+
 void print_advice(Console& console, const Diagnosis& diagnosis) {
   console.out.print("\n{}\n", console.terminal.paint(Tone::kBold, "What would make it faster"));
   if (diagnosis.advice.empty()) console.out.print("  {} nothing to change here\n", console.terminal.good_mark());
@@ -227,6 +248,8 @@ void print_diagnosis(Console& console, const Diagnosis& diagnosis, const std::st
   add_routes(facts, diagnosis);
   facts.add_gap();
   add_machine(facts, diagnosis);
+  facts.add_gap();
+  add_devices(facts, diagnosis);
   facts.print(console);
   print_advice(console, diagnosis);
 }

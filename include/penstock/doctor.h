@@ -75,6 +75,16 @@ struct Machine {
   static constexpr std::uint64_t kUnlimited = ~std::uint64_t{0};
 };
 
+// The devices that tensors can be loaded to and saved from, as their driver describes them. Asking makes no context, so
+// it takes no memory of a device; but it loads the driver, which a child of fork() then can't start anew.
+struct Devices {
+  std::vector<DeviceInfo> found;
+  std::string why_none;            // why nothing was found
+  std::string driver;              // its version: "CUDA 12.8"; empty: none can be used
+  std::uint64_t pinned_limit = 0;  // memory that copies pass through at most (PENSTOCK_PINNED), of the process
+  std::string gds_obstacle;        // why GPUDirect Storage is not used; empty: cuFile will be asked
+};
+
 // Something that would make loads faster, or possible.
 struct Advice {
   std::string topic;    // for programs: "io_uring", "direct_io", "misaligned", "memory" ...
@@ -100,6 +110,7 @@ struct Diagnosis {
   std::uint64_t open_files_needed = 0;  // by a cold load, those that are open already included
 
   Machine machine;
+  Devices devices;
   std::vector<Advice> advice;  // what matters most first
 };
 
@@ -108,6 +119,7 @@ Diagnosis diagnose(const std::filesystem::path& path, const LoadOptions& options
 Diagnosis diagnose(const Reader& reader, const LoadOptions& options = {});
 
 Machine inspect_machine();
+Devices inspect_devices();
 
 // What follows from a diagnosis; diagnose() has asked it already. Pure.
 std::vector<Advice> advise(const Diagnosis& diagnosis);

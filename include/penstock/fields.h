@@ -258,6 +258,24 @@ void visit_fields(const Machine& machine, Visitor&& visit) {
 }
 
 template <typename Visitor>
+void visit_fields(const DeviceInfo& device, Visitor&& visit) {
+  visit("number", device.number);
+  visit("name", device.name);
+  visit("total_memory", device.total_memory);
+  visit("numa_node", device.numa_node);
+  visit("unified", device.unified);
+}
+
+template <typename Visitor>
+void visit_fields(const Devices& devices, Visitor&& visit) {
+  visit("found", devices.found);
+  visit("why_none", devices.why_none);
+  visit("driver", devices.driver);
+  visit("pinned_limit", devices.pinned_limit);
+  visit("gds_obstacle", devices.gds_obstacle);
+}
+
+template <typename Visitor>
 void visit_fields(const Advice& advice, Visitor&& visit) {
   visit("topic", advice.topic);
   visit("problem", advice.problem);
@@ -280,6 +298,7 @@ void visit_fields(const Diagnosis& diagnosis, Visitor&& visit) {
   visit("staging_registered", diagnosis.staging_registered);
   visit("open_files_needed", diagnosis.open_files_needed);
   visit("machine", diagnosis.machine);
+  visit("devices", diagnosis.devices);
   visit("advice", diagnosis.advice);
 }
 

@@ -38,6 +38,7 @@ class Diagnosis(NamedTuple):
     staging_registered: bool
     open_files_needed: int
     machine: Stats
+    devices: Stats
     advice: list[Advice]
 
     def __repr__(self) -> str:
@@ -50,13 +51,15 @@ def doctor(path: Path, *, dtype: DType = None, cache: str = "auto", **tuning: Un
 
     The way is planned by the code that loads, from what the kernel says now: `now` with the page cache as it is, `cold`
     with nothing in it (None where files live there, as on tmpfs), `cold_reused` the same into memory that was used
-    before. `files` has what is known of each file, `machine` what this process may use, `advice` what would help.
+    before. `files` has what is known of each file, `machine` what this process may use, `devices` those that its driver
+    tells of (which is loaded for that), `advice` what would help.
     """
     text = path_text(path)
     with explaining([text]):
         found = _core.diagnose(text, load_options(dtype=dtype, cache=cache, **tuning))
     found["files"] = [Stats(file) for file in found["files"]]
     found["machine"] = Stats(found["machine"])
+    found["devices"] = Stats(found["devices"])
     found["advice"] = [Advice(**each) for each in found["advice"]]
     for name in ("now", "cold", "cold_reused"):
         found[name] = None if found[name] is None else Stats(found[name])

@@ -57,7 +57,7 @@ class Fields : public testing::Test {};
 
 using Structs = testing::Types<IoOptions, LoadOptions, FlashPackOptions, TorchOptions, SaveOptions, StreamOptions,
                                VerifyOptions, Stats, StreamStats, Throughput, VerifiedTensor, VerifyReport,
-                               FileDiagnosis, Machine, Advice, Diagnosis>;
+                               FileDiagnosis, Machine, DeviceInfo, Devices, Advice, Diagnosis>;
 TYPED_TEST_SUITE(Fields, Structs);
 
 TYPED_TEST(Fields, every_field_is_listed_once) {

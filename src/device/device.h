@@ -94,6 +94,9 @@ struct MemoryPlace {
 // that can't be used in a child of fork().
 MemoryPlace find_place(const void* address);
 
+// Loads the driver, and says which it is: "CUDA 12.8". Empty where there is none that can be used.
+std::string driver_version();
+
 // Loads the driver. Throws Error(kDevice) when there is no such device, with what there is.
 std::shared_ptr<Device> open_device(int number);
 

@@ -113,6 +113,12 @@ std::shared_ptr<Device> open_device(int number) {
   return KnownDevices::get().find(api, ordinal, nullptr);
 }
 
+std::string driver_version() {
+  const cuda::Library& library = cuda::open_library();
+  if (library.api == nullptr) return "";
+  return fmt::format("CUDA {}.{}", library.version / 1000, library.version % 1000 / 10);
+}
+
 std::vector<DeviceInfo> list_devices(std::string* why_none) {
   std::vector<DeviceInfo> devices;
   try {

@@ -80,6 +80,7 @@ def test_the_json_has_all_that_is_known(diagnose: Any, tmp_path: Path) -> None:
         "staging_registered",
         "open_files_needed",
         "machine",
+        "devices",
         "advice",
     ]
     assert report["path"] == "m.safetensors"

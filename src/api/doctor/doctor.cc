@@ -217,6 +217,7 @@ Diagnosis diagnose(const Reader& reader, const LoadOptions& options) {
   }
   diagnosis.open_files_needed = files_needed(diagnosis, planned.settings());
   try_staging(planned.settings(), *pool, diagnosis);
+  diagnosis.devices = inspect_devices();  // last: the driver opens files of its own
   diagnosis.advice = advise(diagnosis);
   return diagnosis;
 }

@@ -1,4 +1,4 @@
-// inspect_machine(): what the system says about itself and about what it allows this process.
+// inspect_machine(), inspect_devices(): what the system says about itself and about what it allows this process.
 #include <sys/resource.h>
 #include <sys/utsname.h>
 #include <unistd.h>
@@ -7,6 +7,8 @@
 #include <fstream>
 #include <sstream>
 
+#include "device/gds.h"
+#include "device/pinned_pool.h"
 #include "io/engine.h"
 #include "memory/arena.h"
 #include "memory/huge_pages.h"
@@ -57,7 +59,8 @@ std::uint64_t count_open_files() {
 std::vector<std::string> settings_in_force() {
   std::vector<std::string> settings;
   for (const char* name :
-       {"PENSTOCK_BACKEND", "PENSTOCK_BLOCK_SIZE", "PENSTOCK_QUEUE_DEPTH", "PENSTOCK_THREADS", "PENSTOCK_LANDING"}) {
+       {"PENSTOCK_BACKEND", "PENSTOCK_BLOCK_SIZE", "PENSTOCK_QUEUE_DEPTH", "PENSTOCK_THREADS", "PENSTOCK_LANDING",
+        "PENSTOCK_PINNED", "PENSTOCK_GDS", "PENSTOCK_LIBCUDA", "PENSTOCK_LIBCUFILE"}) {
     const char* const value = std::getenv(name);
     if (value != nullptr && *value != '\0') settings.push_back(std::string(name) + "=" + value);
   }
@@ -82,6 +85,15 @@ Machine inspect_machine() {
   machine.huge_pages = huge_pages_setting();
   machine.environment = settings_in_force();
   return machine;
+}
+
+Devices inspect_devices() {
+  Devices devices;
+  devices.found = list_devices(&devices.why_none);
+  devices.driver = driver_version();
+  devices.pinned_limit = PinnedPool::process().bound();
+  devices.gds_obstacle = gds_obstacle(!devices.found.empty());
+  return devices;
 }
 
 }  // namespace penstock

@@ -1,0 +1,89 @@
+"""What the command says of devices, with the simulated driver of tests/sim."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import cli_files as files
+import pytest
+from cli_command import Run
+
+ROOT = Path(__file__).resolve().parents[2]
+PLACES = ("build/sim", "build/release/sim")
+
+
+@pytest.fixture(scope="module")
+def simulator() -> dict[str, str]:
+    """The environment in which the simulated driver is found, with two devices of 4 GiB."""
+    for place in PLACES:
+        library = ROOT / place / "libcuda.so.1"
+        if library.exists():
+            cufile = library.with_name("libcufile.so.0")
+            return {"PENSTOCK_LIBCUDA": str(library), "PENSTOCK_LIBCUFILE": str(cufile)}
+    pytest.skip("the simulated driver is not built (scripts/build_sim.sh does)")
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    return files.write_file(tmp_path / "m.safetensors", {"a": ("F32", [4], bytes(16))})
+
+
+def diagnose(run: Run, model: Path, environment: dict[str, str]) -> dict[str, Any]:
+    result = run("doctor", model, "--json", environment=environment)
+    assert (result.returncode, result.stderr) == (0, "")
+    devices: dict[str, Any] = json.loads(result.stdout)["devices"]
+    return devices
+
+
+def test_the_doctor_describes_devices(run: Run, model: Path, simulator: dict[str, str]) -> None:
+    devices = diagnose(run, model, {**simulator, "PENSTOCK_SIM_NUMA": "-1"})
+    assert [(one["number"], one["total_memory"], one["numa_node"]) for one in devices["found"]] == [
+        (0, 4 << 30, -1),
+        (1, 4 << 30, -1),
+    ]
+    assert [one["unified"] for one in devices["found"]] == [False, False]
+    assert devices["found"][1]["name"].startswith("cuda:1 (")
+    assert (devices["driver"], devices["why_none"]) == ("CUDA 12.8", "")
+    assert devices["pinned_limit"] == 48 << 20
+
+
+def test_the_doctor_says_it_in_words(run: Run, model: Path, simulator: dict[str, str]) -> None:
+    settings = {"PENSTOCK_SIM_DEVICES": "1", "PENSTOCK_SIM_UNIFIED": "1", "PENSTOCK_PINNED": "8MiB"}
+    result = run("doctor", model, environment={**simulator, **settings, "COLUMNS": "200"})
+    assert result.returncode == 0, result.stderr
+    assert "4.0 GiB, NUMA node 0, shares its memory with the host\n" in result.stdout
+    assert "the driver is for CUDA 12.8\n" in result.stdout
+    assert "pinned memory  8 MiB at most, " in result.stdout
+    assert "environment    PENSTOCK_PINNED=8MiB\n" in result.stdout
+
+
+def test_the_doctor_makes_no_context_on_any_device(run: Run, model: Path, simulator: dict[str, str]) -> None:
+    """A context takes hundreds of MB of a device: each call that could make one is made to fail."""
+    calls = ("cuDevicePrimaryCtxRetain", "cuCtxPushCurrent_v2", "cuMemHostRegister_v2", "cuMemHostAlloc")
+    failing = ",".join(f"{call}:1+:999" for call in calls)
+    devices = diagnose(run, model, {**simulator, "PENSTOCK_SIM_FAIL": failing})
+    assert len(devices["found"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({"PENSTOCK_LIBCUDA": "/nowhere/libcuda.so.1"}, "/nowhere/libcuda.so.1"),
+        ({"PENSTOCK_SIM_DEVICES": "0"}, "CUDA_ERROR_NO_DEVICE"),
+        ({"PENSTOCK_SIM_DRIVER": "11080"}, "is a driver for CUDA 11.8, and 12.0 or newer is needed"),
+        ({"PENSTOCK_SIM_FAIL": "cuInit:1+:802"}, "cuInit failed"),
+    ],
+)
+def test_the_doctor_says_why_there_is_no_device(
+    run: Run, model: Path, simulator: dict[str, str], settings: dict[str, str], reason: str
+) -> None:
+    environment = {**simulator, **settings}
+    devices = diagnose(run, model, environment)
+    assert devices["found"] == []
+    assert reason in devices["why_none"]
+    assert devices["gds_obstacle"] == "there is no device"
+    text = run("doctor", model, environment={**environment, "COLUMNS": "250"}).stdout
+    assert f"devices        {devices['why_none']}\n" in text
+    assert "pinned memory" not in text
