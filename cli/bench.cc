@@ -12,6 +12,7 @@
 #include "interrupt.h"
 #include "json.h"
 #include "model.h"
+#include "penstock/device.h"
 #include "penstock/doctor.h"
 #include "penstock/error.h"
 #include "table.h"
@@ -27,6 +28,7 @@ constexpr const char* kFooter =
     "penstock bench model.safetensors # your own file; saves go to a temporary directory beside it\n"
     "penstock bench model/ # your own shards, in any format\n"
     "penstock bench --format torch # a PyTorch checkpoint instead of safetensors\n"
+    "penstock bench model.safetensors --device 0 # loads to that GPU too\n"
     "penstock bench --dir /data --settings # is another block size, depth or number of threads faster there?\n"
     "\n"
     "The drive's read and write rates are direct transfers that move the bytes and do nothing else. 1.00x is as fast "
@@ -44,6 +46,7 @@ struct Options {
   std::string format = "safetensors";  // of the temporary model
   std::uint64_t size = 0;              // 0: not said
   std::optional<unsigned> rounds;
+  std::optional<int> device;
   bool settings = false;
 
   bool own_file() const { return !path.empty(); }
@@ -65,6 +68,7 @@ constexpr std::array<StepText, kStepCount> kSteps = {
     {{Step::kReadCeiling, "read_ceiling", "drive, direct read", Step::kReadCeiling},
      {Step::kColdLoad, "cold_load", "cold load, fresh memory", Step::kReadCeiling},
      {Step::kColdLoadReused, "cold_load_reused", "cold load, reused memory", Step::kReadCeiling},
+     {Step::kDeviceLoad, "device_load", "cold load, device", Step::kReadCeiling},
      {Step::kWarmLoad, "warm_load", "warm load", Step::kReadCeiling},
      {Step::kWarmLoadCopied, "warm_load_copied", "warm load, copied", Step::kReadCeiling},
      {Step::kWriteCeiling, "write_ceiling", "drive, durable write", Step::kWriteCeiling},
@@ -82,6 +86,7 @@ struct Report {
   std::uint64_t tensors = 0;
   unsigned rounds = 0;
   bool cold = true;
+  std::optional<Stats> device;  // of a load to one
   std::vector<std::string> notes;
   std::vector<std::pair<StepText, StepResult>> results;
 
@@ -100,6 +105,16 @@ struct Report {
 
 Tone tone_of(double ratio) {
   return ratio >= 0.9 ? Tone::kGood : ratio >= 0.6 ? Tone::kWarning : Tone::kBad;
+}
+
+// What a load to a device says of its way, below the table.
+void print_device(Console& console, const Stats& stats) {
+  console.out.print("\n  {}\n", printable(stats.device));
+  const auto print = [&](const char* label, const std::string& text) {
+    if (!text.empty()) print_sentence(console, console.terminal.paint(Tone::kDim, label), printable(text));
+  };
+  print("    pinned memory  ", stats.pinning);
+  print("    GPUDirect      ", stats.gds);
 }
 
 void print_report(Console& console, const Report& report) {
@@ -123,6 +138,7 @@ void print_report(Console& console, const Report& report) {
                result.how});
   }
   table.print(console.out, console.terminal);
+  if (report.device) print_device(console, *report.device);
   if (!report.notes.empty()) console.out.write("\n");
   for (const std::string& note : report.notes) {
     print_sentence(console, "  " + console.terminal.paint(Tone::kWarning, "note:") + " ", printable(note));
@@ -151,6 +167,15 @@ void print_json(Console& console, const Report& report) {
   json.field("tensors", report.tensors);
   json.field("rounds", report.rounds);
   json.field("cold", report.cold);
+  if (report.device) {
+    json.key("device");
+    json.begin_object();
+    json.field("name", report.device->device);
+    json.field("pinning", report.device->pinning);
+    json.field("gds", report.device->gds);
+    json.field("bytes_gds", report.device->bytes_gds);
+    json.end_object();
+  }
   json.key("results");
   json.begin_array();
   for (const auto& [text, result] : report.results) write_result(json, report, text, result);
@@ -170,6 +195,7 @@ Report make_report(const std::string& path, const BenchRounds& rounds, unsigned 
   report.tensors = rounds.tensors();
   report.rounds = round_count;
   report.cold = rounds.could_drop_cache();
+  if (rounds.result(Step::kDeviceLoad).measurement.count() > 0) report.device = rounds.device_stats();
   for (const StepText& text : kSteps) {
     if (rounds.result(text.step).measurement.count() > 0) report.results.emplace_back(text, rounds.result(text.step));
   }
@@ -213,19 +239,37 @@ struct Measured {
   unsigned count = 0;
 };
 
-Measured run_rounds(const Reader& reader, const ScratchDirectory* scratch, const Options& options, ProgressBar& bar) {
+// Throws Error when there is no such device.
+std::optional<BenchDevice> open_device(const Options& options) {
+  if (!options.device) return std::nullopt;
+  BenchDevice device{{}, device_allocator(*options.device)};
+  for (const DeviceInfo& info : list_devices()) {
+    if (info.number == *options.device) device.info = info;
+  }
+  return device;
+}
+
+// Half of the memory that there is, of the host and of the device.
+std::uint64_t most_bytes(const Options& options, const std::optional<BenchDevice>& device) {
+  const std::uint64_t on_host = std::min(options.most_bytes(), inspect_machine().memory_available / 2);
+  return device ? std::min(on_host, device->info.total_memory / 2) : on_host;
+}
+
+Measured run_rounds(const Reader& reader, const ScratchDirectory* scratch, std::optional<BenchDevice> device,
+                    const Options& options, ProgressBar& bar) {
   const unsigned round_count = options.rounds.value_or(kRounds);
   std::size_t steps_done = 0;
   Step current = Step::kReadCeiling;
-  const auto total = static_cast<double>(round_count) * (scratch != nullptr ? kStepCount : kStepCount - 2);
+  const int steps = kStepCount - (scratch != nullptr ? 0 : 2) - (device ? 0 : 1);
+  const auto total = static_cast<double>(round_count) * steps;
   const auto show = [&](Step step, double fraction) {
     if (fraction == 0 && step != current) ++steps_done;
     current = step;
     bar.show((static_cast<double>(steps_done) + fraction) / total, text_of(step).title);
   };
   const auto scratch_path = scratch != nullptr ? std::optional(scratch->path()) : std::nullopt;
-  const std::uint64_t most_bytes = std::min(options.most_bytes(), inspect_machine().memory_available / 2);
-  Measured measured{BenchRounds(reader, scratch_path, most_bytes, show)};
+  const std::uint64_t max_bytes = most_bytes(options, device);
+  Measured measured{BenchRounds(reader, scratch_path, std::move(device), max_bytes, show)};
   const auto start = std::chrono::steady_clock::now();
   while (measured.count < round_count) {
     measured.rounds.run();
@@ -261,6 +305,7 @@ SettingsTask settings_task(const Reader& reader, const ScratchDirectory* scratch
 
 int run(Console& console, const Options& options) {
   const bool own_file = options.own_file();
+  std::optional<BenchDevice> device = open_device(options);  // first: no model is made where there is none
   std::optional<Reader> reader;
   if (own_file) refuse_unpacked(reader.emplace(std::filesystem::path(options.path)));
   std::string why_no_save;
@@ -280,7 +325,7 @@ int run(Console& console, const Options& options) {
     return kSuccess;
   }
   bar.set_label("measuring");
-  const Measured measured = run_rounds(*reader, scratch.get(), options, bar);
+  const Measured measured = run_rounds(*reader, scratch.get(), std::move(device), options, bar);
   bar.finish();
   Report report = make_report(own_file ? options.path : "temporary model", measured.rounds, measured.count);
   report.format = format_of(*reader);
@@ -306,8 +351,14 @@ void add_bench(CLI::App& app, Action& action) {
   command->add_option("--rounds", options->rounds, "How often to measure (3, as far as a minute allows)")
       ->type_name("N")
       ->check(CLI::Range(1, 1000));
-  command->add_flag("--settings", options->settings,
-                    "The drive's speed over block size, depth and threads, and what to set if that is faster");
+  CLI::Option* const device =
+      command->add_option("--device", options->device, "Also measure loads to this GPU, by its number")
+          ->type_name("N")
+          ->check(CLI::NonNegativeNumber);
+  command
+      ->add_flag("--settings", options->settings,
+                 "The drive's speed over block size, depth and threads, and what to set if that is faster")
+      ->excludes(device);
   command->callback([options, &action] { action = [options](Console& console) { return run(console, *options); }; });
 }
 

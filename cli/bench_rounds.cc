@@ -39,9 +39,9 @@ std::string format_throughput_path(const Throughput& throughput) {
 
 }  // namespace
 
-BenchRounds::BenchRounds(const Reader& reader, std::optional<std::filesystem::path> scratch, std::uint64_t max_bytes,
-                         StepCallback callback)
-    : reader_(reader), scratch_(std::move(scratch)), callback_(std::move(callback)) {
+BenchRounds::BenchRounds(const Reader& reader, std::optional<std::filesystem::path> scratch,
+                         std::optional<BenchDevice> device, std::uint64_t max_bytes, StepCallback callback)
+    : reader_(reader), scratch_(std::move(scratch)), device_(std::move(device)), callback_(std::move(callback)) {
   choose_tensors(max_bytes);
   MemoryPoolOptions pool_options;
   pool_options.max_kept_bytes = max_bytes;
@@ -90,6 +90,7 @@ void BenchRounds::run() {
   drop_cache();
   tensors = measure_load(Step::kColdLoadReused, CachePolicy::kAuto);
   tensors.clear();
+  if (device_) measure_device_load();
   fill_cache();
   tensors = measure_load(Step::kWarmLoadCopied, CachePolicy::kBuffered);
   tensors.clear();
@@ -156,18 +157,33 @@ void BenchRounds::measure_save(const std::vector<Tensor>& tensors) {
   std::filesystem::remove(path);
 }
 
-std::vector<Tensor> BenchRounds::measure_load(Step step, CachePolicy cache) {
-  begin(step);
+LoadOptions BenchRounds::options_for(Step step) const {
   LoadOptions options;
-  options.cache = cache;
-  options.pool = pool_;
   options.progress = progress_of(step);
   if (!everything_) options.select = [this](const TensorInfo& tensor) { return chosen_.contains(tensor.name); };
+  return options;
+}
+
+std::vector<Tensor> BenchRounds::measure_load(Step step, CachePolicy cache) {
+  begin(step);
+  LoadOptions options = options_for(step);
+  options.cache = cache;
+  options.pool = pool_;
   const Stopwatch watch;
   LoadResult loaded = reader_.load(options);
   touch_pages(loaded.tensors);
   record(step, loaded.stats.bytes, watch.seconds(), format_path(loaded.stats));
   return std::move(loaded.tensors);
+}
+
+void BenchRounds::measure_device_load() {
+  drop_cache();
+  begin(Step::kDeviceLoad);
+  LoadOptions options = options_for(Step::kDeviceLoad);
+  options.allocate = device_->allocate;
+  const Stopwatch watch;
+  device_stats_ = reader_.load(options).stats;
+  record(Step::kDeviceLoad, device_stats_.bytes, watch.seconds(), format_path(device_stats_));
 }
 
 void BenchRounds::drop_cache() {

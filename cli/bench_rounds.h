@@ -13,18 +13,34 @@
 #include <vector>
 
 #include "measurement.h"
+#include "penstock/device.h"
 #include "penstock/memory.h"
 #include "penstock/options.h"
 #include "penstock/reader.h"
 
 namespace penstock::cli {
 
-enum class Step { kReadCeiling, kColdLoad, kColdLoadReused, kWarmLoad, kWarmLoadCopied, kWriteCeiling, kSave };
+enum class Step {
+  kReadCeiling,
+  kColdLoad,
+  kColdLoadReused,
+  kDeviceLoad,
+  kWarmLoad,
+  kWarmLoadCopied,
+  kWriteCeiling,
+  kSave
+};
 inline constexpr int kStepCount = static_cast<int>(Step::kSave) + 1;
 
 struct StepResult {
   Measurement measurement;
   std::string how;  // "direct, staged, uring 2 MiB x 8"
+};
+
+// A device that loads are measured to.
+struct BenchDevice {
+  DeviceInfo info;
+  Allocator allocate;
 };
 
 // Called before a step with what it is, and during it with the part of it that is done (0 to 1).
@@ -33,9 +49,9 @@ using StepCallback = std::function<void(Step step, double fraction)>;
 class BenchRounds {
  public:
   // Loads as much of `reader` as `max_bytes` allows, from its beginning. Saves go to `scratch`; without one they are
-  // not measured.
-  BenchRounds(const Reader& reader, std::optional<std::filesystem::path> scratch, std::uint64_t max_bytes,
-              StepCallback callback);
+  // not measured, and without a device no loads to one.
+  BenchRounds(const Reader& reader, std::optional<std::filesystem::path> scratch, std::optional<BenchDevice> device,
+              std::uint64_t max_bytes, StepCallback callback);
 
   // One round. Throws Error, or Interrupted.
   void run();
@@ -46,6 +62,7 @@ class BenchRounds {
   bool loads_everything() const noexcept { return everything_; }
   bool could_drop_cache() const noexcept { return could_drop_cache_; }
   bool could_fill_cache() const noexcept { return could_fill_cache_; }
+  const Stats& device_stats() const noexcept { return device_stats_; }  // of the last load to a device
 
  private:
   // A stretch of a file that the chosen tensors lie in.
@@ -61,6 +78,8 @@ class BenchRounds {
   void measure_write_ceiling();
   void measure_save(const std::vector<Tensor>& tensors);
   std::vector<Tensor> measure_load(Step step, CachePolicy cache);
+  void measure_device_load();
+  LoadOptions options_for(Step step) const;
   void drop_cache();
   void fill_cache();
   void begin(Step step);
@@ -69,6 +88,8 @@ class BenchRounds {
 
   const Reader& reader_;
   std::optional<std::filesystem::path> scratch_;
+  std::optional<BenchDevice> device_;
+  Stats device_stats_;
   StepCallback callback_;
   std::shared_ptr<MemoryPool> pool_;
   std::unordered_set<std::string> chosen_;  // used unless everything_

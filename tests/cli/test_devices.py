@@ -38,10 +38,10 @@ def diagnose(run: Run, model: Path, environment: dict[str, str]) -> dict[str, An
 
 
 def test_the_doctor_describes_devices(run: Run, model: Path, simulator: dict[str, str]) -> None:
-    devices = diagnose(run, model, {**simulator, "PENSTOCK_SIM_NUMA": "-1"})
+    devices = diagnose(run, model, {**simulator, "PENSTOCK_SIM_NUMA": "3"})
     assert [(one["number"], one["total_memory"], one["numa_node"]) for one in devices["found"]] == [
-        (0, 4 << 30, -1),
-        (1, 4 << 30, -1),
+        (0, 4 << 30, 3),
+        (1, 4 << 30, 3),
     ]
     assert [one["unified"] for one in devices["found"]] == [False, False]
     assert devices["found"][1]["name"].startswith("cuda:1 (")
@@ -65,6 +65,39 @@ def test_the_doctor_makes_no_context_on_any_device(run: Run, model: Path, simula
     failing = ",".join(f"{call}:1+:999" for call in calls)
     devices = diagnose(run, model, {**simulator, "PENSTOCK_SIM_FAIL": failing})
     assert len(devices["found"]) == 2
+
+
+def test_bench_measures_loads_to_a_device_beside_the_host(run: Run, simulator: dict[str, str], tmp_path: Path) -> None:
+    report = tmp_path / "report"
+    environment = {**simulator, "PENSTOCK_SIM_REPORT": str(report)}
+    arguments = ("bench", "--size", "16MiB", "--rounds", "2", "--device", "1")
+    result = run(*arguments, "--json", environment=environment)
+    assert (result.returncode, result.stderr) == (0, "")
+    measured = json.loads(result.stdout)
+    steps = {step["name"]: step for step in measured["results"]}
+    assert list(steps)[:4] == ["read_ceiling", "cold_load", "cold_load_reused", "device_load"]
+    assert len(steps["device_load"]["rounds"]) == 2
+    assert steps["device_load"]["of_drive"] > 0
+    assert measured["device"]["name"].startswith("cuda:1 (")
+    assert measured["device"]["pinning"] == "registered"
+    assert report.read_text() == ""  # nothing was done wrong, nothing leaked
+    text = run(*arguments, environment=environment).stdout
+    assert "  cold load, device " in text
+    assert "pinned memory  registered\n" in text
+
+
+def test_bench_without_that_device_is_one_line_and_makes_no_model(
+    fails: Run, simulator: dict[str, str], tmp_path: Path
+) -> None:
+    result = fails("bench", "--device", "7", environment=simulator)
+    assert result.stderr == "penstock: there is no device 7: there are 2, from 0 on\n"
+    result = fails("bench", "--device", "0", environment={"PENSTOCK_LIBCUDA": "/nowhere/libcuda.so.1"})
+    assert result.stderr.startswith("penstock: no device can be used: /nowhere/libcuda.so.1: ")
+    assert files.names_in(tmp_path) == []
+
+
+def test_bench_of_settings_takes_no_device(misused: Run) -> None:
+    assert "--device excludes --settings" in misused("bench", "--device", "0", "--settings").stderr
 
 
 @pytest.mark.parametrize(
