@@ -2,15 +2,11 @@
 #include <dlfcn.h>
 
 #include <cstdio>
-#include <cstring>
 #include <map>
 
 #include "calls.h"
 #include "state.h"
 
-using sim::Address;
-using sim::Context;
-using sim::Handle;
 using sim::Result;
 
 namespace {

@@ -44,7 +44,6 @@ enum FileError {
   kInvalidValue = 5022,
   kAlreadyRegistered = 5023,
   kNotRegistered = 5024,
-  kDriverAlreadyOpen = 5026,
   kHandleNotRegistered = 5027,
   kHandleAlreadyRegistered = 5028,
 };
