@@ -37,6 +37,7 @@ void bind_reader(nb::module_& module);
 void bind_writer(nb::module_& module);
 void bind_convert(nb::module_& module);
 void bind_measure(nb::module_& module);
+void bind_device(nb::module_& module);
 void bind_doctor(nb::module_& module);
 void bind_aio(nb::module_& module);
 void bind_torch(nb::module_& module);

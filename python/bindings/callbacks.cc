@@ -60,7 +60,11 @@ void Callbacks::read_with_gil(const nb::object& read, std::uint64_t offset, std:
   } catch (nb::python_error& error) {
     if (!raised_) raised_.emplace(std::move(error));
   }
-  throw Error(ErrorKind::kIo, describe(*raised_));
+  throw Error(ErrorKind::kIo, describe_raised());
+}
+
+std::string Callbacks::describe_raised() const {
+  return describe(*raised_);
 }
 
 void Callbacks::begin() {

@@ -27,17 +27,18 @@ class Callbacks {
   // The bytes of a tensor that Python hands over in pieces: read(offset, nbytes, address) puts them there.
   static FillFunction fill(const std::shared_ptr<Callbacks>& self, nb::object read);
 
-  // For work that calls back into Python otherwise: `call`, with the GIL. What it raises stops the work.
+  // For work that calls back into Python otherwise: `call`, with the GIL. What it raises stops the work, and is an
+  // error of that kind to the engine.
   template <typename Call>
-  auto guard(Call call) {
-    return [this, call = std::move(call)](auto&&... arguments) {
+  auto guard(ErrorKind kind, Call call) {
+    return [this, kind, call = std::move(call)](auto&&... arguments) {
       GilAcquire acquire;
       outlive_python([&] {
         try {
           call(std::forward<decltype(arguments)>(arguments)...);
         } catch (nb::python_error& error) {
           raised_.emplace(std::move(error));
-          throw Error(ErrorKind::kCancelled, "cancelled");
+          throw Error(kind, describe_raised());
         }
       });
     };
@@ -47,12 +48,18 @@ class Callbacks {
   template <typename Work>
   auto run(Work&& work) {
     begin();
+    return translate([&] { return release_and_call(work); });
+  }
+
+  // Runs `work`, and raises what Python has raised in it rather than what the engine made of that.
+  template <typename Work>
+  auto translate(Work&& work) {
     try {
       if constexpr (std::is_void_v<std::invoke_result_t<Work>>) {
-        release_and_call(work);
+        work();
         throw_raised();
       } else {
-        auto result = release_and_call(work);
+        auto result = work();
         throw_raised();
         return result;
       }
@@ -74,6 +81,7 @@ class Callbacks {
   bool tick_with_gil(const Progress& progress);
   void read_with_gil(const nb::object& read, std::uint64_t offset, std::span<std::byte> bytes);
   void throw_raised();
+  std::string describe_raised() const;
 
   nb::object progress_;  // null when there is none: a null handle may be dropped without the GIL
   bool on_main_thread_ = false;

@@ -16,7 +16,7 @@ nb::dict convert_files(const std::vector<Path>& sources, const Path& target,
   if (!rename.is_none()) {
     options.rename = [&](std::string_view name) {
       std::string result;
-      callbacks->guard([&] { result = nb::cast<std::string>(rename(name)); })();
+      callbacks->guard(ErrorKind::kCancelled, [&] { result = nb::cast<std::string>(rename(name)); })();
       return result;
     };
   }

@@ -11,7 +11,6 @@ namespace {
 using nb::dlpack::dtype_code;
 
 constexpr const char* kName = "dltensor";  // a capsule that has been taken has another
-constexpr std::int32_t kCpu = 1;
 
 // The specification's DLManagedTensor, with what it manages behind it.
 struct Managed {
@@ -92,7 +91,7 @@ nb::object make_capsule(nb::handle_t<Memory> handle, std::string_view dtype_text
     throw Error(ErrorKind::kArgument, "the tensor lies outside of its memory");
   }
   managed->tensor = {.data = memory.data() + offset,
-                     .device = {.device_type = kCpu},
+                     .device = {.device_type = memory.device().type, .device_id = memory.device().number},
                      .ndim = static_cast<std::int32_t>(shape.size()),
                      .dtype = {static_cast<std::uint8_t>(*code), static_cast<std::uint8_t>(bits), 1},
                      .shape = sizes};

@@ -91,7 +91,7 @@ nb::tuple info_tuple(const TensorInfo& info) {
                         info.nbytes);
 }
 
-Exported export_tensors(std::span<const Tensor> tensors) {
+Exported export_tensors(std::span<const Tensor> tensors, DlpackDevice device) {
   const CollectorPause pause;
   Blocks blocks;
   std::vector<std::int64_t> block_of(tensors.size(), -1);
@@ -100,7 +100,8 @@ Exported export_tensors(std::span<const Tensor> tensors) {
   }
   Exported exported;
   for (const Block& block : blocks.all()) {
-    exported.memories.append(Memory(block.owner, reinterpret_cast<std::byte*>(block.begin), block.end - block.begin));
+    auto* const data = reinterpret_cast<std::byte*>(block.begin);
+    exported.memories.append(Memory(block.owner, data, block.end - block.begin, device));
   }
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     const std::int64_t block = block_of[i];

@@ -10,6 +10,10 @@ constexpr std::size_t kReleaseGilFrom = 1 << 20;
 
 int get_buffer(PyObject* self, Py_buffer* view, int flags) {
   const Memory* memory = nb::inst_ptr<Memory>(self);
+  if (!memory->device().is_host()) {
+    PyErr_SetString(PyExc_BufferError, "the memory is on a device, where the host can't reach it");
+    return -1;
+  }
   return PyBuffer_FillInfo(view, self, memory->data(), static_cast<Py_ssize_t>(memory->size()), /*readonly=*/0, flags);
 }
 
@@ -32,9 +36,11 @@ Memory::~Memory() {
 
 void bind_memory(nb::module_& module) {
   nb::class_<Memory>(module, "Memory", nb::type_slots(kBufferSlots),
-                     "A block of memory that loaded tensors point into; a writable buffer.")
+                     "A block of memory that loaded tensors point into; on the host a writable buffer.")
       .def("__len__", &Memory::size)
       .def_prop_ro("address", [](const Memory& memory) { return reinterpret_cast<std::uintptr_t>(memory.data()); })
+      .def_prop_ro(
+          "is_on_host", [](const Memory& memory) { return memory.device().is_host(); }, "Whether it is a buffer.")
       .def("capsule", &make_capsule, nb::arg("dtype"), nb::arg("shape"), nb::arg("offset"),
            nb::sig("def capsule(self, dtype: str, shape: tuple[int, ...], offset: int) -> typing.Any"),
            "One tensor of it, for another library's from_dlpack.");

@@ -8,6 +8,7 @@ NB_MODULE(_core, module) {
   bind_errors(module);
   bind_formats(module);
   bind_memory(module);
+  bind_device(module);
   bind_options(module);
   bind_reader(module);
   bind_writer(module);

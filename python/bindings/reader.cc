@@ -12,7 +12,8 @@ using Names = std::optional<std::vector<std::string>>;
 
 // Stopping the reads that are under way takes a moment: not with the GIL.
 struct StreamHandle {
-  explicit StreamHandle(TensorStream opened) : stream(std::move(opened)) {}
+  StreamHandle(TensorStream opened, std::shared_ptr<Callbacks> its_callbacks, DlpackDevice its_device)
+      : stream(std::move(opened)), callbacks(std::move(its_callbacks)), device(its_device) {}
   StreamHandle(StreamHandle&&) = default;
   ~StreamHandle() { close(); }
 
@@ -28,6 +29,8 @@ struct StreamHandle {
   }
 
   std::optional<TensorStream> stream;
+  std::shared_ptr<Callbacks> callbacks;  // of its allocator
+  DlpackDevice device;
 };
 
 // The file as files() counts: what one holds packed is its own.
@@ -77,22 +80,35 @@ nb::list opaque_values(const Reader& reader) {
   return result;
 }
 
-LoadOptions with_callbacks(const LoadOptions& options, const std::shared_ptr<Callbacks>& callbacks) {
-  LoadOptions result = options;
+using MaybeAllocator = std::optional<PythonAllocator>;
+
+DlpackDevice device_for(const MaybeAllocator& allocator) {
+  return allocator ? allocator->device() : DlpackDevice{};
+}
+
+LoadOptions with_allocator(LoadOptions options, const MaybeAllocator& allocator,
+                           const std::shared_ptr<Callbacks>& callbacks) {
+  if (allocator) options.allocate = allocator->function(callbacks);
+  return options;
+}
+
+LoadOptions with_callbacks(const LoadOptions& options, const std::shared_ptr<Callbacks>& callbacks,
+                           const MaybeAllocator& allocator = {}) {
+  LoadOptions result = with_allocator(options, allocator, callbacks);
   result.progress = Callbacks::function(callbacks);
   return result;
 }
 
 // Python makes its tensors while their bytes are still on the way.
 nb::tuple load(const Reader& reader, const Names& names, const LoadOptions& given, nb::object progress,
-               nb::object build) {
+               nb::object build, const MaybeAllocator& allocator) {
   auto callbacks = Callbacks::create(std::move(progress));
-  LoadOptions options = with_callbacks(given, callbacks);
+  LoadOptions options = with_callbacks(given, callbacks, allocator);
   options.select = select_names(names);
   nb::object built;
-  options.placed = callbacks->guard([&](std::span<const Tensor> tensors) {
+  options.placed = callbacks->guard(ErrorKind::kCancelled, [&](std::span<const Tensor> tensors) {
     const CollectorPause pause;
-    Exported exported = export_tensors(tensors);
+    Exported exported = export_tensors(tensors, device_for(allocator));
     built = build(exported.memories, exported.rows);
   });
   const Stats stats = callbacks->run([&] { return reader.load(options).stats; });
@@ -120,37 +136,42 @@ nb::dict load_into(const Reader& reader, const nb::list& rows, const LoadOptions
 }
 
 nb::tuple load_slice(const Reader& reader, std::string_view name,
-                     const std::vector<std::pair<std::int64_t, std::int64_t>>& ranges, const LoadOptions& given) {
+                     const std::vector<std::pair<std::int64_t, std::int64_t>>& ranges, const LoadOptions& given,
+                     const MaybeAllocator& allocator) {
   auto callbacks = Callbacks::create(nb::none());
-  const LoadOptions options = with_callbacks(given, callbacks);
+  const LoadOptions options = with_callbacks(given, callbacks, allocator);
   std::vector<Slice> slices;
   for (const auto& [begin, end] : ranges) slices.push_back({begin, end});
   std::vector<Tensor> tensors;
   tensors.push_back(callbacks->run([&] { return reader.load_slice(name, slices, options); }));
-  Exported exported = export_tensors(tensors);
+  Exported exported = export_tensors(tensors, device_for(allocator));
   return nb::make_tuple(exported.memories, exported.rows);
 }
 
 StreamHandle open_stream(const Reader& reader, const Names& names, const LoadOptions& given,
-                         const std::map<std::string, std::pair<std::int64_t, std::int64_t>>& rows) {
-  LoadOptions options = given;
+                         const std::map<std::string, std::pair<std::int64_t, std::int64_t>>& rows,
+                         const MaybeAllocator& allocator) {
+  auto callbacks = Callbacks::create(nb::none());
+  LoadOptions options = with_allocator(given, allocator, callbacks);
   options.select = select_names(names);
   RowRanges ranges;
   for (const auto& [name, range] : rows) ranges[name] = {range.first, range.second};
   GilRelease release;
-  return StreamHandle(reader.stream(options, ranges));
+  return {reader.stream(options, ranges), std::move(callbacks), device_for(allocator)};
 }
 
 std::optional<nb::tuple> next_tensor(StreamHandle& handle) {
   TensorStream& stream = handle.get();
   std::vector<Tensor> tensors;
-  wait_interruptibly(std::nullopt, [&](double seconds) {
-    bool timed_out = false;
-    if (auto tensor = stream.next_for(seconds, &timed_out)) tensors.push_back(std::move(*tensor));
-    return !timed_out;
+  handle.callbacks->translate([&] {
+    wait_interruptibly(std::nullopt, [&](double seconds) {
+      bool timed_out = false;
+      if (auto tensor = stream.next_for(seconds, &timed_out)) tensors.push_back(std::move(*tensor));
+      return !timed_out;
+    });
   });
   if (tensors.empty()) return std::nullopt;
-  Exported exported = export_tensors(tensors);
+  Exported exported = export_tensors(tensors, handle.device);
   return nb::make_tuple(exported.memories, exported.rows);
 }
 
@@ -200,22 +221,25 @@ void bind_reader(nb::module_& module) {
       .def("opaque", &opaque_values, nb::sig("def opaque(self) -> list[tuple[str, str]]"))
       .def("metadata", [](const Reader& reader) { return reader.metadata(); })
       .def("resident_bytes", &Reader::resident_bytes, nb::call_guard<GilRelease>())
-      .def("load", &load, nb::arg("names").none(), nb::arg("options"), nb::arg("progress").none(), nb::arg("build"),
-           nb::sig("def load(self, names: collections.abc.Sequence[str] | None, options: LoadOptions, progress: "
-                   "collections.abc.Callable[[int, int], typing.Any] | None, build: "
-                   "collections.abc.Callable[[" PENSTOCK_LOADED "], typing.Any]) -> "
-                   "tuple[typing.Any, dict[str, typing.Any]]"))
+      .def(
+          "load", &load, nb::arg("names").none(), nb::arg("options"), nb::arg("progress").none(), nb::arg("build"),
+          nb::arg("allocator") = nb::none(),
+          nb::sig("def load(self, names: collections.abc.Sequence[str] | None, options: LoadOptions, progress: "
+                  "collections.abc.Callable[[int, int], typing.Any] | None, build: "
+                  "collections.abc.Callable[[" PENSTOCK_LOADED "], typing.Any], allocator: Allocator | None = None) -> "
+                  "tuple[typing.Any, dict[str, typing.Any]]"))
       .def("load_into", &load_into, nb::arg("targets"), nb::arg("options"), nb::arg("progress").none(),
            nb::sig("def load_into(self, targets: list[tuple[str, int, int, str | None]], options: LoadOptions, "
                    "progress: collections.abc.Callable[[int, int], typing.Any] | None) -> dict[str, typing.Any]"))
       .def("load_slice", &load_slice, nb::arg("name"), nb::arg("ranges"), nb::arg("options"),
+           nb::arg("allocator") = nb::none(),
            nb::sig("def load_slice(self, name: str, ranges: collections.abc.Sequence[tuple[int, int]], options: "
-                   "LoadOptions) -> "
-                   "tuple[" PENSTOCK_LOADED "]"))
+                   "LoadOptions, allocator: Allocator | None = None) -> tuple[" PENSTOCK_LOADED "]"))
       .def("stream", &open_stream, nb::arg("names").none(), nb::arg("options"),
            nb::arg("rows") = std::map<std::string, std::pair<std::int64_t, std::int64_t>>{},
+           nb::arg("allocator") = nb::none(),
            nb::sig("def stream(self, names: collections.abc.Sequence[str] | None, options: LoadOptions, rows: "
-                   "dict[str, tuple[int, int]] = {}) -> TensorStream"));
+                   "dict[str, tuple[int, int]] = {}, allocator: Allocator | None = None) -> TensorStream"));
 
   module.def("flashpack_footer", &flashpack_footer, nb::arg("path"), nb::call_guard<GilRelease>(),
              nb::sig("def flashpack_footer(path: str | os.PathLike[str]) -> str"),

@@ -1,6 +1,6 @@
 #include <nanobind/stl/tuple.h>
 
-#include "callbacks.h"
+#include "device.h"
 
 namespace penstock::python {
 namespace {
@@ -83,8 +83,10 @@ nb::dict commit(WriterHandle& handle) {
   return fields_dict(handle.callbacks->run([&] { return writer.commit(); }));
 }
 
-JobHandle start(WriterHandle& handle, bool snapshot, std::shared_ptr<MemoryPool> pool) {
-  SaveAsyncOptions options{.snapshot = snapshot, .pool = std::move(pool)};
+JobHandle start(WriterHandle& handle, bool snapshot, std::shared_ptr<MemoryPool> pool, bool on_device,
+                const std::optional<PythonAllocator>& allocator) {
+  SaveAsyncOptions options{.snapshot = snapshot, .pool = std::move(pool), .on_device = on_device, .allocate = {}};
+  if (allocator) options.allocate = allocator->function(handle.callbacks);
   Writer& writer = handle.use();
   GilRelease release;
   return {save_async(std::move(writer), std::move(options)), handle.needs_python};
@@ -168,7 +170,8 @@ void bind_writer(nb::module_& module) {
            nb::sig("def commit(self, checksums: collections.abc.Sequence[tuple[int, int, int, int]]) -> dict[str, "
                    "typing.Any]"));
 
-  module.def("save_async", &start, nb::arg("writer"), nb::arg("snapshot"), nb::arg("pool").none());
+  module.def("save_async", &start, nb::arg("writer"), nb::arg("snapshot"), nb::arg("pool").none(),
+             nb::arg("on_device") = false, nb::arg("allocator") = nb::none());
 }
 
 }  // namespace penstock::python

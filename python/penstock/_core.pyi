@@ -28,12 +28,18 @@ def find_dtype(text: str) -> str:
     """
 
 class Memory:
-    """A block of memory that loaded tensors point into; a writable buffer."""
+    """
+    A block of memory that loaded tensors point into; on the host a writable buffer.
+    """
 
     def __len__(self) -> int: ...
 
     @property
     def address(self) -> int: ...
+
+    @property
+    def is_on_host(self) -> bool:
+        """Whether it is a buffer."""
 
     def capsule(self, dtype: str, shape: tuple[int, ...], offset: int) -> Any:
         """One tensor of it, for another library's from_dlpack."""
@@ -61,6 +67,35 @@ class MemoryPool:
 
     def trim(self) -> None:
         """Gives everything kept back to the system."""
+
+class Allocator:
+    """Where a load's tensors are to be."""
+
+    def __init__(self, allocate: Callable[[int], tuple[int, Any, int, int | None]], device: tuple[int, int]) -> None:
+        """
+        allocate: takes a number of bytes and gives an address, what keeps the memory, the device's number as the
+        driver counts, and the address of the stream whose queued work may still use it.
+        device: its type and number as DLPack counts.
+        """
+
+def allocate_on_device(device: int, nbytes: int, place: tuple[int, int]) -> Memory:
+    """
+    Memory of the driver's; of one that shares its memory with the host, memory that both can use.
+    """
+
+def device_of(address: int) -> int | None:
+    """
+    The number of the device whose memory this is, as its driver counts; None for memory of the host.
+    """
+
+def copy_to_host(to: int, device_address: int, nbytes: int) -> None:
+    """Copies between addresses, by pinned memory, and waits."""
+
+def copy_to_device(device_address: int, source: int, nbytes: int) -> None:
+    """Copies between addresses, by pinned memory, and waits."""
+
+def list_devices() -> list[dict[str, Any]]:
+    """The devices that the engine can use."""
 
 class IoOptions:
     """How bytes are moved; 0 and "auto" mean: choose."""
@@ -126,13 +161,13 @@ class Reader:
 
     def resident_bytes(self) -> int: ...
 
-    def load(self, names: Sequence[str] | None, options: LoadOptions, progress: Callable[[int, int], Any] | None, build: Callable[[list[Memory], list[tuple[str, str, tuple[int, ...], int, int, int]]], Any]) -> tuple[Any, dict[str, Any]]: ...
+    def load(self, names: Sequence[str] | None, options: LoadOptions, progress: Callable[[int, int], Any] | None, build: Callable[[list[Memory], list[tuple[str, str, tuple[int, ...], int, int, int]]], Any], allocator: Allocator | None = None) -> tuple[Any, dict[str, Any]]: ...
 
     def load_into(self, targets: list[tuple[str, int, int, str | None]], options: LoadOptions, progress: Callable[[int, int], Any] | None) -> dict[str, Any]: ...
 
-    def load_slice(self, name: str, ranges: Sequence[tuple[int, int]], options: LoadOptions) -> tuple[list[Memory], list[tuple[str, str, tuple[int, ...], int, int, int]]]: ...
+    def load_slice(self, name: str, ranges: Sequence[tuple[int, int]], options: LoadOptions, allocator: Allocator | None = None) -> tuple[list[Memory], list[tuple[str, str, tuple[int, ...], int, int, int]]]: ...
 
-    def stream(self, names: Sequence[str] | None, options: LoadOptions, rows: dict[str, tuple[int, int]] = {}) -> TensorStream: ...
+    def stream(self, names: Sequence[str] | None, options: LoadOptions, rows: dict[str, tuple[int, int]] = {}, allocator: Allocator | None = None) -> TensorStream: ...
 
 def flashpack_footer(path: str | os.PathLike[str]) -> str:
     """The JSON of a FlashPack file's footer, once all of it was checked."""
@@ -185,7 +220,7 @@ class ParallelSave:
 
     def commit(self, checksums: Sequence[tuple[int, int, int, int]]) -> dict[str, Any]: ...
 
-def save_async(writer: Writer, snapshot: bool, pool: MemoryPool | None) -> SaveJob: ...
+def save_async(writer: Writer, snapshot: bool, pool: MemoryPool | None, on_device: bool = False, allocator: Allocator | None = None) -> SaveJob: ...
 
 def convert(sources: Sequence[str | os.PathLike[str]], target: str | os.PathLike[str], *, names: Sequence[str] | None, dtype: str | None, rename: Callable[[str], str] | None, keep_metadata: bool, overwrite: bool, save: SaveOptions, progress: Callable[[int, int], Any] | None) -> dict[str, Any]: ...
 
