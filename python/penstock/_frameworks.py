@@ -55,6 +55,18 @@ class Source(NamedTuple):
     read: Callable[[int, int, int], None] | None = None
 
 
+class Landing(NamedTuple):
+    """Where loaded tensors are to be, and how they are made.
+
+    Without an allocator their memory is the host's; where that is only passed, `build` moves them on.
+    """
+
+    build: Callable[[Sequence[_core.Memory], Iterable[Row]], dict[str, Any]]
+    allocator: _core.Allocator | None = None
+    device: Any = None  # None: the CPU
+    passes_host: bool = False
+
+
 class Place(NamedTuple):
     """A tensor that can be loaded into. Places with equal `identity` are the same memory."""
 
@@ -66,6 +78,7 @@ class Place(NamedTuple):
     address: int | None  # None: the memory can't be read into directly
     obstacle: str | None = None  # why it can't be written to
     on_meta: bool = False  # has a shape and a type, and no memory
+    device: Any = None  # other than the CPU
     is_copy: bool = False  # of something in the module that only load_state_dict reaches
 
 
@@ -82,10 +95,13 @@ class Framework(Protocol):
         """What an index picks of the tensor that covers it."""
 
     def device(self, device: Any) -> Any:
-        """A device argument, other than the CPU, for `move`; refused when it makes no sense."""
+        """A device argument, other than the CPU, for `landing`; refused when it makes no sense."""
 
-    def move(self, tensor: Any, device: Any) -> Any:
-        """The tensor on that device."""
+    def landing(self, device: Any) -> Landing:
+        """Where tensors for a device other than the CPU are to be; refused when it is not there."""
+
+    def streams(self, values: Iterable[Any]) -> list[tuple[int, int]]:
+        """What the caller uses of the devices of these tensors: their numbers, and the streams' addresses."""
 
     def source(self, name: str, value: Any) -> Source | None:
         """How to write a tensor; None when the value is none of this framework."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping, MutableMapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ._dtypes import KINDS, dtype_name
-from ._load import TensorStream, title
+from ._load import TensorStream, landing_on, title
 from ._match import Pair, check, check_memory, in_a_list, match, prefix_hint
 from ._options import LoadTuning, Paths, load_options, open_reader
 from ._places import find_places, is_module, names_on_meta
@@ -19,7 +19,7 @@ from .errors import ArgumentError
 
 if TYPE_CHECKING:
     from . import _core
-    from ._frameworks import Framework, Info, Place
+    from ._frameworks import Framework, Info, Landing, Place
     from ._match import Matched
     from ._progress import Callback
 
@@ -151,12 +151,19 @@ class _Load:
         straight = [pair for pair in filled if _lands_in_place(pair)]
         beside = [pair for pair in filled if not _lands_in_place(pair)]
         options = load_options(**self._arguments)
-        parts = [sum(pair.info[5] for pair in part) for part in (assigned, straight, beside)]
-        callbacks = in_parts(callback, parts)
-        replacements = self._load(assigned, load_options(dtype=dtype, **self._arguments), callbacks[0])
+        loads, copies = _by_device(assigned), _by_device(beside)
+        parts = [sum(pair.info[5] for pair in part) for part in (*loads.values(), straight, *copies.values())]
+        callbacks = iter(in_parts(callback, parts))
+        replacements: dict[str, Any] = {}
+        for device, pairs in loads.items():
+            converting = load_options(dtype=dtype, **self._arguments)
+            replacements.update(self._load(pairs, self._landing(device), converting, next(callbacks)))
+        progress = next(callbacks)
         if straight or not (assigned or beside):
-            self._read_in_place(straight, options, callbacks[1])
-        handed = self._copy(beside, options, callbacks[2])
+            self._read_in_place(straight, progress)
+        handed: dict[str, Any] = {}
+        for device, pairs in copies.items():
+            handed.update(self._copy(pairs, self._landing(device), options, next(callbacks)))
         if is_module(self._target):
             _hand_over(self._target, replacements, assign=True)
             _hand_over(self._target, handed, assign=False)
@@ -164,12 +171,15 @@ class _Load:
             for name, tensor in replacements.items():
                 self._target[name] = tensor
 
-    def _load(self, pairs: list[Pair], options: _core.LoadOptions, callback: Callback | None) -> dict[str, Any]:
+    def _landing(self, device: Any) -> Landing:
+        return landing_on(self._framework, device, self._arguments["cache"])
+
+    def _load(
+        self, pairs: list[Pair], landing: Landing, options: _core.LoadOptions, callback: Callback | None
+    ) -> dict[str, Any]:
         """What takes the place of the target's tensors, by their names."""
-        if not pairs:
-            return {}
         names = [pair.info[0] for pair in pairs]
-        loaded, counters = self._reader.load(names, options, callback, self._framework.build)
+        loaded, counters = self._reader.load(names, options, callback, landing.build, landing.allocator)
         self._count(counters)
         replacements: dict[str, Any] = {}
         for info, _, tied in pairs:
@@ -179,7 +189,9 @@ class _Load:
             replacements.update((name, made[id(value)]) for name, value in tied.items())
         return replacements
 
-    def _read_in_place(self, pairs: list[Pair], options: _core.LoadOptions, callback: Callback | None) -> None:
+    def _read_in_place(self, pairs: list[Pair], callback: Callback | None) -> None:
+        streams = self._framework.streams(place.value for _, place, _ in pairs if place.device is not None)
+        options = load_options(streams=streams, **self._arguments)
         rows = [
             (info[0], place.address or 0, place.nbytes, None if info[1] == place.dtype else place.dtype)
             for info, place, _ in pairs
@@ -192,13 +204,13 @@ class _Load:
                 if place.nbytes > 0:
                     self._framework.mark_changed(place.value)
 
-    def _copy(self, pairs: list[Pair], options: _core.LoadOptions, callback: Callback | None) -> dict[str, Any]:
+    def _copy(
+        self, pairs: list[Pair], landing: Landing, options: _core.LoadOptions, callback: Callback | None
+    ) -> dict[str, Any]:
         """What could not be read in place passes by in a stream. Returns what only the module itself can take."""
         handed: dict[str, Any] = {}
-        if not pairs:
-            return handed
         by_name = {pair.info[0]: pair for pair in pairs}
-        stream = TensorStream(self._reader, list(by_name), options, self._framework, None, callback)
+        stream = TensorStream(self._reader, list(by_name), options, landing, callback)
         for name, tensor in stream:
             pair = by_name[name]
             if pair.place.is_copy:
@@ -239,6 +251,14 @@ def _lands_in_place(pair: Pair) -> bool:
     if place.is_copy or place.address is None:
         return False
     return dtype == place.dtype or KINDS[dtype] == "floating"
+
+
+def _by_device(pairs: list[Pair]) -> dict[Any, list[Pair]]:
+    """The pairs by where their tensors are; None for the CPU, and for those that are nowhere."""
+    groups: dict[Any, list[Pair]] = {}
+    for pair in pairs:
+        groups.setdefault(pair.place.device, []).append(pair)
+    return groups
 
 
 def _hand_over(module: Any, tensors: dict[str, Any], *, assign: bool) -> None:

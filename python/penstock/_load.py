@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from . import _core
-from ._frameworks import get_framework, torch_is_installed
+from ._frameworks import Landing, get_framework, torch_is_installed
 from ._opaque import warn_of_opaque
 from ._options import TORCH_FORMATS, LoadTuning, Path, Paths, load_options, open_reader, path_text
 from ._progress import Progress, reporting
@@ -68,10 +68,11 @@ def load(
     tuning: backend, block_size, queue_depth, threads, landing, pool; see docs/tuning.md.
     """
     made = get_framework(framework)
+    landing = landing_on(made, device, cache)
     options = load_options(dtype=dtype, verify=verify, cache=cache, **tuning)
     check_opaque(opaque)
     if select is None and rename is None and dtype is None and is_tree(paths, framework):
-        tree: dict[str, Any] = _load_tree(paths, device, options, opaque, progress, stats)  # or what else was saved
+        tree: dict[str, Any] = _load_tree(paths, landing, options, opaque, progress, stats)  # or what else was saved
         return tree
     reader = open_reader(paths)
     names = resolve(select, reader)
@@ -79,11 +80,11 @@ def load(
     renamed = new_names(rename, reader, names)
     tensors: dict[str, Any]
     with reporting(progress, f"loading {title(paths)}") as callback:
-        if is_cpu(device):
-            tensors, counters = reader.load(names, options, callback, made.build)
-        else:
-            moved = TensorStream(reader, names, options, made, made.device(device), callback)
+        if landing.passes_host:
+            moved = TensorStream(reader, names, options, landing, callback)
             tensors, counters = dict(moved), moved.stats
+        else:
+            tensors, counters = reader.load(names, options, callback, landing.build, landing.allocator)
     if stats is not None:
         stats.update(counters)
     return tensors if renamed is None else {renamed[name]: tensor for name, tensor in tensors.items()}
@@ -105,19 +106,12 @@ def check_opaque(opaque: str) -> None:
 
 
 def _load_tree(
-    path: Path, device: Any, options: _core.LoadOptions, opaque: str, progress: Progress, stats: StatsDict | None
+    path: Path, landing: Landing, options: _core.LoadOptions, opaque: str, progress: Progress, stats: StatsDict | None
 ) -> Any:
-    from ._torch.tensors import usable_device
     from ._torch.trees import load_tree
 
-    place = None if is_cpu(device) else usable_device(device)
     with reporting(progress, f"loading {title(path)}") as callback:
-        tree, counters = load_tree(
-            _core.TorchCheckpoint(path_text(path), opaque),
-            options,
-            callback,
-            None if place is None else lambda storage, _: storage.to(device=place),
-        )
+        tree, counters = load_tree(_core.TorchCheckpoint(path_text(path), opaque), options, callback, landing)
     if stats is not None:
         stats.update(counters)
     return tree
@@ -146,6 +140,7 @@ def stream(
     what is left out.
     """
     made = get_framework(framework)
+    landing = landing_on(made, device, cache)
     reader = open_reader(paths)
     if select is None:
         warn_of_opaque(reader, title(paths))
@@ -153,11 +148,10 @@ def stream(
     _require(made, reader, names, dtype)
     renamed = new_names(rename, reader, names)
     options = load_options(dtype=dtype, verify=verify, cache=cache, max_buffer=max_buffer, **tuning)
-    place = None if is_cpu(device) else made.device(device)
 
     def generate() -> Iterator[tuple[str, Any]]:
         with reporting(progress, f"loading {title(paths)}") as callback:
-            tensors = TensorStream(reader, names, options, made, place, callback)
+            tensors = TensorStream(reader, names, options, landing, callback)
             for name, tensor in tensors:
                 yield name if renamed is None else renamed[name], tensor
         if stats is not None:
@@ -174,27 +168,24 @@ class TensorStream:
         reader: _core.Reader,
         names: list[str] | None,
         options: _core.LoadOptions,
-        framework: Framework,
-        device: Any,
+        landing: Landing,
         callback: Callable[[int, int], Any] | None,
     ) -> None:
         self._arguments = (names, options)
         self._reader = reader
-        self._framework = framework
-        self._device = device
+        self._landing = landing
         self._callback = callback
         self._total = sum(info[5] for info in _selected(reader, names)) if callback is not None else 0
         self.stats: dict[str, Any] = {}
 
     def __iter__(self) -> Iterator[tuple[str, Any]]:
-        source = self._reader.stream(*self._arguments)
+        source = self._reader.stream(*self._arguments, allocator=self._landing.allocator)
         done = 0
         try:
             while (landed := source.next()) is not None:
                 memories, rows = landed
                 done += rows[0][5]
-                for name, tensor in self._framework.build(memories, rows).items():
-                    yield name, tensor if self._device is None else self._framework.move(tensor, self._device)
+                yield from self._landing.build(memories, rows).items()
                 self._report(done)
             self.stats = source.stats()
         finally:
@@ -214,6 +205,14 @@ def _require(framework: Framework, reader: _core.Reader, names: list[str] | None
     """Refuses types that the framework has not got before anything is read."""
     if dtype is None:
         framework.require(lambda: _selected(reader, names))
+
+
+def landing_on(framework: Framework, device: Any, cache: str) -> Landing:
+    """Where tensors for a device are to be."""
+    landing = Landing(framework.build) if is_cpu(device) else framework.landing(framework.device(device))
+    if landing.device is not None and cache == "mmap":
+        raise ArgumentError(f'cache="mmap" is for the memory of the host, and not for device={str(device)!r}')
+    return landing
 
 
 def is_cpu(device: Any) -> bool:

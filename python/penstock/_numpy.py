@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ._dtypes import BITS, FLOATING, TORCH_NAMES
-from ._frameworks import PackedTensor, Place, Source
+from ._frameworks import Landing, PackedTensor, Place, Source
 from .errors import ArgumentError, UnsupportedError
 
 if TYPE_CHECKING:
@@ -89,9 +89,14 @@ def device(device: Any) -> Any:
     raise ArgumentError(f"NumPy arrays can't be moved to {device}")
 
 
-def move(tensor: Any, device: Any) -> Any:
-    """There is nowhere to go."""
-    return tensor
+def landing(device: Any) -> Landing:
+    """There is no device for arrays."""
+    return Landing(build)
+
+
+def streams(values: Iterable[Any]) -> list[tuple[int, int]]:
+    """Arrays live on the CPU."""
+    return []
 
 
 def source(name: str, value: Any) -> Source | None:

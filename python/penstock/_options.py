@@ -25,13 +25,15 @@ class IoTuning(TypedDict, total=False):
 
     backend: "uring" or "threads"; block_size: bytes per request (a number, "4MiB" or "4M", see
     `parse_size`); queue_depth: requests in flight;
-    threads: threads that copy.
+    threads: threads that copy; gds: "on" or "off", whether bytes may move between drive and device without the host
+    (GPUDirect Storage), by default where the system has all that it takes.
     """
 
     backend: str
     block_size: int | str
     queue_depth: int
     threads: int
+    gds: str
 
 
 class LoadTuning(IoTuning, total=False):

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ._dtypes import BITS, numel
-from ._frameworks import PackedTensor, get_framework
+from ._frameworks import Landing, PackedTensor, get_framework
 from ._indexing import Basic, parse_index
 from ._opaque import OpaqueValue
 from ._options import LoadTuning, Paths, is_text, load_options, open_reader
@@ -155,7 +155,7 @@ class LazyTensor:
 
     def load(self, *, dtype: DType = None, framework: str | None = None) -> Tensor:
         """Reads the whole tensor, converted to `dtype` if one is given."""
-        return self._read([], get_framework(framework or self._reader._framework), dtype)
+        return self._read([], Landing(get_framework(framework or self._reader._framework).build), dtype)
 
     def numpy(self) -> Tensor:
         """Reads the whole tensor as a NumPy array."""
@@ -166,7 +166,8 @@ class LazyTensor:
         return self.load(framework="torch")
 
     def __getitem__(self, index: Any) -> Tensor:
-        return self._get(index, get_framework(self._reader._framework))
+        framework = get_framework(self._reader._framework)
+        return self._get(index, framework, Landing(framework.build))
 
     def __len__(self) -> int:
         if not self.shape:
@@ -186,11 +187,11 @@ class LazyTensor:
     def __repr__(self) -> str:
         return f"<penstock.LazyTensor {self.name!r} {self.dtype} {list(self.shape)}>"
 
-    def _get(self, index: Any, framework: Framework) -> Any:
+    def _get(self, index: Any, framework: Framework, landing: Landing) -> Any:
         basic = parse_index(index, self.shape)
         if BITS[self.dtype] < 8:
             self._check_packed(basic)
-        tensor = self._read(basic.ranges, framework, None)
+        tensor = self._read(basic.ranges, landing, None)
         if basic.is_plain:
             return tensor
         if isinstance(tensor, PackedTensor):
@@ -202,6 +203,7 @@ class LazyTensor:
         if basic.steps and basic.steps[-1] != 1:
             raise UnsupportedError(f"{self.name}: the last dimension of {self.dtype} can only be sliced with step 1")
 
-    def _read(self, ranges: list[tuple[int, int]], framework: Framework, dtype: Any) -> Any:
-        memories, rows = self._reader.core.load_slice(self.name, ranges, self._reader.options(dtype=dtype))
-        return framework.build(memories, rows)[self.name]
+    def _read(self, ranges: list[tuple[int, int]], landing: Landing, dtype: Any) -> Any:
+        options = self._reader.options(dtype=dtype)
+        memories, rows = self._reader.core.load_slice(self.name, ranges, options, landing.allocator)
+        return landing.build(memories, rows)[self.name]

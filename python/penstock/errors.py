@@ -96,7 +96,7 @@ class OutOfMemoryError(Error, MemoryError):
     """The memory for a load could not be had."""
 
 
-class DeviceError(Error):
+class DeviceError(Error, RuntimeError):
     """A device that is missing, can't be used, or failed a call."""
 
 

@@ -332,6 +332,7 @@ def test_every_error_is_a_penstock_error_and_a_builtin() -> None:
         "CancelledError": RuntimeError,
         "ChangedError": OSError,
         "DamagedCheckpointError": EOFError,
+        "DeviceError": RuntimeError,
         "DirectoryError": IsADirectoryError,
         "DistributedError": RuntimeError,
         "FormatError": ValueError,

@@ -3,15 +3,14 @@
 What stands here is what `penstock._frameworks` asks of a framework, and the types.
 """
 
+from .devices import device, landing, streams
 from .tensors import (
     DTYPES,
     NAMES,
     build,
     copy_into,
-    device,
     from_any,
     mark_changed,
-    move,
     pick,
     place,
     replacement,
@@ -28,13 +27,14 @@ __all__ = [
     "copy_into",
     "device",
     "from_any",
+    "landing",
     "mark_changed",
-    "move",
     "pick",
     "place",
     "replacement",
     "require",
     "source",
     "state_tensors",
+    "streams",
     "view",
 ]

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils.dlpack import from_dlpack
 
+from .. import _core
 from .._dtypes import BITS, TORCH_NAMES
 from .._frameworks import PackedTensor, Place, Source
 from ..errors import ArgumentError, IoError, UnsupportedError
 
 if TYPE_CHECKING:
-    from .. import _core
     from .._frameworks import Info, Row
     from .._indexing import Basic
 
@@ -48,20 +48,27 @@ def require(infos: Callable[[], Iterable[Info]]) -> None:
     """Every type of a file has a form here."""
 
 
-def build(memories: Sequence[_core.Memory], rows: Iterable[Row]) -> dict[str, Any]:
+def build(memories: Sequence[_core.Memory], rows: Iterable[Row], device: torch.device | str = "cpu") -> dict[str, Any]:
     """Tensors by name. Each has a storage of its own: saving or copying one does not drag its neighbours along."""
     with GarbageCollectionPaused():
-        return {row[0]: _tensor(memories, *row[1:]) for row in rows}
+        return {row[0]: _tensor(memories, device, *row[1:]) for row in rows}
 
 
 def _tensor(
-    memories: Sequence[_core.Memory], dtype_name: str, shape: tuple[int, ...], memory: int, offset: int, nbytes: int
+    memories: Sequence[_core.Memory],
+    device: torch.device | str,
+    dtype_name: str,
+    shape: tuple[int, ...],
+    memory: int,
+    offset: int,
+    nbytes: int,
 ) -> Any:
     dtype = DTYPES.get(dtype_name)
     if dtype is None or BITS[dtype_name] < 8:
-        return _narrow(dtype, dtype_name, shape, memories, memory, offset, nbytes)
+        place = None if nbytes == 0 else memories[memory]
+        return _narrow(dtype, dtype_name, shape, place, offset, nbytes, device)
     if nbytes == 0:
-        return torch.empty(shape, dtype=dtype, device="cpu")
+        return torch.empty(shape, dtype=dtype, device=device)
     return view(memories[memory], dtype_name, shape, offset, nbytes)
 
 
@@ -69,31 +76,46 @@ def view(memory: _core.Memory, dtype_name: str, shape: tuple[int, ...], offset: 
     """A tensor that is all of its storage and nobody's view, over part of a memory that it keeps."""
     if dtype_name in _DLPACK:  # a quarter of the time
         return from_dlpack(memory.capsule(dtype_name, shape, offset))
-    dtype = DTYPES[dtype_name]
+    return elements(memory, DTYPES[dtype_name], shape, offset, nbytes)
+
+
+def elements(
+    memory: _core.Memory, dtype: torch.dtype, shape: tuple[int, ...], offset: int, nbytes: int
+) -> torch.Tensor:
+    """The same of any type, whose shape is counted in torch's elements."""
+    if not memory.is_on_host:
+        data = from_dlpack(memory.capsule("U8", (nbytes,), offset))
+        return data if dtype is torch.uint8 and shape == (nbytes,) else over(data.untyped_storage(), dtype, shape)
     tensor = torch.frombuffer(memory, dtype=dtype, count=nbytes // dtype.itemsize, offset=offset)
     # resize_ keeps the storage and, unlike view(), leaves a tensor that is nobody's view.
     return tensor if len(shape) == 1 else tensor.resize_(shape)
+
+
+def over(storage: torch.UntypedStorage, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
+    """A contiguous tensor from the first byte of a storage on."""
+    tensor: Any = torch.empty(0, dtype=dtype, device=storage.device)
+    made: torch.Tensor = tensor.set_(storage, 0, shape)
+    return made
 
 
 def _narrow(
     dtype: torch.dtype | None,
     dtype_name: str,
     shape: tuple[int, ...],
-    memories: Sequence[_core.Memory],
-    memory: int,
+    memory: _core.Memory | None,
     offset: int,
     nbytes: int,
+    device: torch.device | str,
 ) -> Any:
     """F4 as torch packs it, two elements in one of its own; other sub-byte types as bytes."""
     pairs = dtype is not None and len(shape) > 0 and shape[-1] % 2 == 0
     element = dtype if pairs and dtype is not None else torch.uint8
-    if nbytes == 0:
-        data = torch.empty(0, dtype=element, device="cpu")
+    packed = (*shape[:-1], shape[-1] // 2) if pairs else (nbytes,)
+    if memory is None:
+        data = torch.empty(packed, dtype=element, device=device)
     else:
-        data = torch.frombuffer(memories[memory], dtype=element, count=nbytes, offset=offset)
-    if not pairs:
-        return PackedTensor(dtype_name, shape, data)
-    return data.resize_((*shape[:-1], shape[-1] // 2))
+        data = elements(memory, element, packed, offset, nbytes)
+    return data if pairs else PackedTensor(dtype_name, shape, data)
 
 
 def pick(tensor: Any, basic: Basic) -> Any:
@@ -102,34 +124,6 @@ def pick(tensor: Any, basic: Basic) -> Any:
     if flipped:
         tensor = tensor.flip(flipped)
     return tensor[basic.picks(absolute=True)]
-
-
-def device(device: Any) -> torch.device:
-    """A number is an accelerator's."""
-    try:
-        return torch.device(f"cuda:{device}" if isinstance(device, int) else device)
-    except (RuntimeError, TypeError) as problem:
-        raise ArgumentError(f"{device!r} is not a device") from problem
-
-
-def usable_device(given: Any) -> torch.device:
-    """A device that memory can be had on: a storage that is moved to another fails in odd ways."""
-    found = device(given)
-    move(torch.empty(0, device="cpu"), found)
-    return found
-
-
-def move(tensor: Any, device: Any) -> Any:
-    """The tensor on `device`."""
-    if isinstance(tensor, PackedTensor):
-        return tensor._replace(data=move(tensor.data, device))
-    try:
-        return tensor.to(device)
-    except torch.cuda.OutOfMemoryError:
-        raise
-    except (AssertionError, RuntimeError) as problem:  # the first where torch was built without the device
-        reason = str(problem).partition("\n")[0]
-        raise UnsupportedError(f"the device {str(device)!r} can't be used: {reason}") from problem
 
 
 def source(name: str, value: Any) -> Source | None:
@@ -288,13 +282,15 @@ def place(name: str, value: Any) -> Place | None:
         shape = _unpacked_shape(shape)
     identity: Any = id(value)
     address = None
+    where = None if value.device.type in ("cpu", "meta") else value.device
     pointer = 0 if value.is_meta or value.layout is not torch.strided else _pointer(value)
     if pointer != 0:
         identity = (value.device, pointer, shape, value.stride(), dtype)
-        if value.device.type == "cpu" and value.is_contiguous() and not value.is_neg() and not value.is_conj():
+        plain = value.is_contiguous() and not value.is_neg() and not value.is_conj()
+        if plain and (where is None or _core.device_of(pointer) is not None):
             address = pointer
     nbytes = value.numel() * value.element_size()
-    return Place(value, dtype, shape, nbytes, identity, address, _obstacle(value), value.is_meta)
+    return Place(value, dtype, shape, nbytes, identity, address, _obstacle(value), value.is_meta, where)
 
 
 def _obstacle(value: torch.Tensor) -> str | None:

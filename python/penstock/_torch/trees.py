@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 
 from .. import _core
+from .._frameworks import Landing
 from .._opaque import Opaque
 from ..errors import FormatError, UnsupportedError, UnsupportedFormatError
-from .tensors import DTYPES, GarbageCollectionPaused, view
+from .tensors import DTYPES, GarbageCollectionPaused, elements, view
 
 Place = Callable[[torch.UntypedStorage, str], Any]
 
@@ -26,6 +28,7 @@ def load_tree(
     checkpoint: _core.TorchCheckpoint,
     options: _core.LoadOptions,
     callback: Callable[[int, int], Any] | None,
+    landing: Landing | None = None,
     place: Place | None = None,
 ) -> tuple[Any, dict[str, Any]]:
     """What was saved, and the engine's counters.
@@ -33,19 +36,27 @@ def load_tree(
     Tensors over one storage share its memory, as they did when they were saved. `place` is given each storage and where
     it was, and returns what the tensors are to be made of.
     """
+    allocator = None if landing is None else landing.allocator
+    device = "cpu" if landing is None or allocator is None else landing.device
+    if landing is not None and landing.passes_host:
+        place = partial(_move, landing.device)
 
     def make_storages(memories: Sequence[Any], rows: Sequence[Any]) -> _Storages:
-        return _Storages(checkpoint, memories, rows, place)
+        return _Storages(checkpoint, memories, rows, device, place)
 
     def build(memories: Sequence[Any], rows: Sequence[Any]) -> Any:
         return _build(checkpoint, make_storages(memories, rows))
 
     storages = checkpoint.open_storages()
     if place is None and not checkpoint.needs_data():
-        return storages.load(None, options, callback, build)
+        return storages.load(None, options, callback, build, allocator)
     # What moves or looks at bytes has to wait for them.
-    loaded, counters = storages.load(None, options, callback, make_storages)
+    loaded, counters = storages.load(None, options, callback, make_storages, allocator)
     return _build(checkpoint, loaded), counters
+
+
+def _move(device: torch.device, storage: Any, _location: str) -> Any:
+    return storage.to(device=device)
 
 
 def load_tree_without_data(checkpoint: _core.TorchCheckpoint) -> Any:
@@ -65,10 +76,16 @@ class _Storages:
     """The storages of a load, each made when something needs it."""
 
     def __init__(
-        self, checkpoint: _core.TorchCheckpoint, memories: Sequence[Any], rows: Sequence[Any], place: Place | None
+        self,
+        checkpoint: _core.TorchCheckpoint,
+        memories: Sequence[Any],
+        rows: Sequence[Any],
+        device: torch.device | str,
+        place: Place | None,
     ) -> None:
         rows_by_key = {row[0]: row for row in rows}
         self._memories = memories
+        self._device = device
         self._infos = checkpoint.storages()
         self._rows = [rows_by_key[info[0]] for info in self._infos]
         self._place = place
@@ -114,26 +131,22 @@ class _Storages:
 
     def _make(self, number: int) -> Any:
         _, _, _, memory, offset, nbytes = self._rows[number]
-        return _storage(self._memories, memory, offset, nbytes)
+        if nbytes == 0:
+            return _UNTYPED(0, device=self._device)
+        return elements(self._memories[memory], torch.uint8, (nbytes,), offset, nbytes).untyped_storage()
 
 
 class _EmptyStorages(_Storages):
     """Storages on the meta device, which know where in the file their bytes are."""
 
     def __init__(self, checkpoint: _core.TorchCheckpoint) -> None:
-        super().__init__(checkpoint, [], checkpoint.open_storages().infos(), lambda storage, _: storage)
+        super().__init__(checkpoint, [], checkpoint.open_storages().infos(), "meta", lambda storage, _: storage)
 
     def _make(self, number: int) -> Any:
         _, _, _, _, offset, nbytes = self._rows[number]
         storage = _UNTYPED(nbytes, device="meta")
         storage._checkpoint_offset = offset
         return storage
-
-
-def _storage(memories: Sequence[Any], memory: int, offset: int, nbytes: int) -> Any:
-    if nbytes == 0:
-        return _UNTYPED(0)
-    return torch.frombuffer(memories[memory], dtype=torch.uint8, count=nbytes, offset=offset).untyped_storage()
 
 
 def _dtype(name: str) -> torch.dtype:

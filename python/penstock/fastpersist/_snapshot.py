@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from .._torch.devices import copied_to_host
 from .._torch.pickles import Pickled
 from ._storages import bytes_of
 
@@ -40,7 +41,7 @@ class Staging:
         for each, size in zip(pickled.storages, sizes, strict=True):
             place = self._memory[begin : begin + each.storage.nbytes()]
             if len(place) > 0:
-                place.copy_(bytes_of(each.storage))
+                copied_to_host(place, bytes_of(each.storage))
             copies.append(each._replace(storage=Copy(place)))
             begin += size
         return Pickled(pickled.data, copies)

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from .._torch.devices import copied_to_host
 from ..errors import ArgumentError, UnsupportedError
 
 COUNT_BYTES = 8
@@ -68,7 +69,11 @@ def _storage_and_dtype(entry: Any) -> tuple[torch.UntypedStorage, torch.dtype]:
 def _on_cpu(storage: torch.UntypedStorage) -> torch.UntypedStorage:
     if storage.device.type == "meta":
         raise UnsupportedError("a storage on the meta device has no data")
-    return storage if storage.device.type == "cpu" else bytes_of(storage).cpu().untyped_storage()
+    if storage.device.type == "cpu":
+        return storage
+    memory = torch.empty(storage.nbytes(), dtype=torch.uint8, device="cpu")
+    copied_to_host(memory, bytes_of(storage))
+    return memory.untyped_storage()
 
 
 def bytes_of(storage: torch.UntypedStorage) -> torch.Tensor:

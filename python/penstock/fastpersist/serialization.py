@@ -14,7 +14,9 @@ from typing import Any
 import torch
 
 from .. import _core
+from .._frameworks import Landing
 from .._options import Stats, load_options, path_text
+from .._torch.devices import landing
 from .._torch.files import make_tree_writer
 from .._torch.trees import load_tree, load_tree_without_data
 from ..errors import DamagedCheckpointError, FormatError, UnsupportedError
@@ -125,8 +127,10 @@ def _load(path: str, map_location: Any, mapped: bool, stats: dict[str, Any] | No
     if mapped and _core.detect_format(path) != "torch":
         raise UnsupportedError(f"{path}: torch maps zips only")
     options = load_options(cache="mmap" if mapped else "auto")
-    place = _placing(map_location, {location for _, location, _, _ in checkpoint.storages()})
-    tree, counters = load_tree(checkpoint, options, None, place)
+    locations = {location for _, location, _, _ in checkpoint.storages()}
+    landing = None if mapped else _landing(map_location, locations)
+    place = None if landing is not None else _placing(map_location, locations)
+    tree, counters = load_tree(checkpoint, options, None, landing, place)
     _fill(stats, counters)
     return tree
 
@@ -134,6 +138,21 @@ def _load(path: str, map_location: Any, mapped: bool, stats: dict[str, Any] | No
 def _is_meta(map_location: Any) -> bool:
     """Whether no storage is wanted at all."""
     return isinstance(map_location, (str, torch.device)) and str(map_location) == "meta"
+
+
+def _landing(map_location: Any, locations: set[str]) -> Landing | None:
+    """The one device that all storages go to, where the engine can fill its memory."""
+    if isinstance(map_location, (str, torch.device)):
+        locations = {str(map_location)}
+    elif map_location is not None:
+        return None
+    if len(locations) != 1 or locations == {"cpu"}:
+        return None
+    restore: Any = torch.serialization.default_restore_location
+    nothing: Any = torch.UntypedStorage
+    place = restore(nothing(0), *locations).device  # by torch's rules, and with its errors
+    found = landing(place)
+    return None if found.passes_host or found.device is None else found
 
 
 def _placing(map_location: Any, locations: set[str]) -> Callable[[torch.UntypedStorage, str], Any] | None:

@@ -10,7 +10,7 @@ import torch
 from .. import _core
 from .._options import load_options
 from .._reader import Reader
-from .._torch import DTYPES, build
+from .._torch import DTYPES, build, landing, streams
 
 PAGE = mmap.PAGESIZE
 
@@ -55,7 +55,24 @@ def _at_a_page(block: torch.Tensor) -> torch.Tensor:
 
 
 def read_blocks_to(core: _core.Reader, device: torch.device, piece_bytes: int = _PIECE_BYTES) -> list[torch.Tensor]:
-    """The blocks on another device, by way of pieces in this one's memory."""
+    """The blocks on another device."""
+    if landing(device).passes_host:
+        return _read_by_pieces(core, device, piece_bytes)
+    blocks = [torch.empty(shape, dtype=DTYPES[dtype], device=device) for _, dtype, shape, *_ in core.infos()]
+    fill_blocks(core, {str(number): block for number, block in enumerate(blocks)})
+    return blocks
+
+
+def fill_blocks(core: _core.Reader, blocks: dict[str, torch.Tensor]) -> None:
+    """Reads into memory of a device that the engine reaches, by the blocks' names."""
+    rows: list[tuple[str, int, int, str | None]] = [
+        (name, block.data_ptr(), block.nbytes, None) for name, block in blocks.items() if block.nbytes > 0
+    ]
+    core.load_into(rows, load_options(streams=streams(blocks.values())), None)
+
+
+def _read_by_pieces(core: _core.Reader, device: torch.device, piece_bytes: int) -> list[torch.Tensor]:
+    """By way of pieces in this process's memory."""
     reader = Reader(core, "torch", partial(load_options))
     blocks = []
     for number in range(len(reader)):

@@ -17,6 +17,7 @@ import torch.distributed as dist
 from .._options import load_options, parse_size
 from .._reader import Reader
 from .._torch import DTYPES
+from .._torch.devices import copied_to_device
 from .._torch.ranks import Ranks
 from ..errors import ArgumentError, DistributedError, UnsupportedError
 from ._blocks import empty_bytes
@@ -239,7 +240,7 @@ def _run_steps(ranks: Ranks, source: _Source | None, memory: list[torch.Tensor],
         share = step.shares[ranks.rank]
         if source is None or share.nbytes == 0:
             return None
-        return source.read(step.block, share).to(memory[step.block].device)
+        return _moved(source.read(step.block, share), memory[step.block].device)
 
     with ThreadPoolExecutor(1, thread_name_prefix="penstock-read") as reader:
         pending: Future[torch.Tensor | None] | None = reader.submit(read, steps[0]) if steps else None
@@ -252,5 +253,13 @@ def _run_steps(ranks: Ranks, source: _Source | None, memory: list[torch.Tensor],
 
 def _finish(blocks: list[_Block], memory: list[torch.Tensor], device: torch.device) -> FlashTensorStorage:
     return FlashTensorStorage(
-        [data.view(DTYPES[block.dtype]).to(device) for block, data in zip(blocks, memory, strict=True)]
+        [_moved(data, device).view(DTYPES[block.dtype]) for block, data in zip(blocks, memory, strict=True)]
     )
+
+
+def _moved(data: torch.Tensor, device: torch.device) -> torch.Tensor:
+    if data.device.type == device.type and device.index in (None, data.device.index):
+        return data
+    there = torch.empty_like(data, device=device)
+    copied_to_device(there, data)
+    return there

@@ -11,7 +11,7 @@ import torch
 
 from .. import _core
 from .._options import load_options, open_reader, path_text
-from .._torch import DTYPES, build
+from .._torch import DTYPES, landing
 from ..errors import FormatError
 from ._storage import FlashTensorStorage, index_records
 
@@ -35,7 +35,7 @@ class OpenFile:
 
     def __init__(self, path: Path, device: torch.device) -> None:
         self._reader = _open(path)
-        self._device = device
+        self._landing = landing(device)
 
     def tensors(self) -> list[StoredTensor]:
         """What the file holds."""
@@ -43,11 +43,15 @@ class OpenFile:
 
     def load(self, names: list[str] | None) -> dict[str, torch.Tensor]:
         """These tensors, or all, on the device."""
-        if self._device.type == "cpu":
-            tensors: dict[str, torch.Tensor] = self._reader.load(names, load_options(), None, build)[0]
+        place = self._landing
+        tensors: dict[str, torch.Tensor] = {}
+        if not place.passes_host:
+            tensors, _ = self._reader.load(names, load_options(), None, place.build, place.allocator)
             return tensors
         with closing(self._reader.stream(names, load_options())) as stream:
-            return _moved(stream, self._device)
+            while (landed := stream.next()) is not None:
+                tensors.update(place.build(*landed))
+        return tensors
 
 
 def _open(path: Path) -> _core.Reader:
@@ -65,13 +69,6 @@ def _open(path: Path) -> _core.Reader:
         del reader  # the traceback would keep the file open
         raise FormatError(f"{others[0][0]}: is a {others[0][1]} file, not a FlashPack one")
     return reader
-
-
-def _moved(stream: _core.TensorStream, device: torch.device) -> dict[str, torch.Tensor]:
-    tensors: dict[str, torch.Tensor] = {}
-    while (landed := stream.next()) is not None:
-        tensors.update((name, tensor.to(device)) for name, tensor in build(*landed).items())
-    return tensors
 
 
 def open_blocks(path: Path) -> tuple[str, _core.Reader]:

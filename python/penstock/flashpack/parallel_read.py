@@ -10,6 +10,7 @@ import torch
 
 from .. import _core
 from .._options import path_text
+from .._torch.devices import copied_to_device
 from ..errors import ArgumentError
 from ._storage import MacroblockSpec
 
@@ -78,7 +79,7 @@ def _read_to_device(handle: _core.AioHandle, path: str, offset: int, memory: tor
     for begin in range(0, memory.nbytes, _PIECE_BYTES):
         part = piece[: min(_PIECE_BYTES, memory.nbytes - begin)]
         handle.read(part.data_ptr(), part.nbytes, part, path, offset + begin, False, False)
-        memory[begin : begin + part.nbytes].copy_(part)
+        copied_to_device(memory[begin : begin + part.nbytes], part)
 
 
 def release_pinned_pool() -> None:

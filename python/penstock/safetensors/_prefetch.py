@@ -14,7 +14,7 @@ from ..errors import ArgumentError, ArgumentTypeError, UnknownTensorError
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from .._frameworks import Framework, Info
+    from .._frameworks import Info, Landing
     from .._reader import Reader
 
 Plan = Mapping[str, "slice | None"]
@@ -38,11 +38,11 @@ class PrefetchLoader:
     """
 
     def __init__(
-        self, reader: Reader, framework: Framework, place: Callable[[str, Any], Any], plan: list[Wanted], threads: int
+        self, reader: Reader, landing: Landing, convert: Callable[[str, Any], Any], plan: list[Wanted], threads: int
     ) -> None:
         self._core = reader.core
-        self._framework = framework
-        self._place = place
+        self._landing = landing
+        self._convert = convert
         self._plan = {wanted.name: wanted for wanted in plan}
         self._numbers = {wanted.name: number for number, wanted in enumerate(plan)}
         self._begins = list(accumulate((wanted.nbytes for wanted in plan), initial=0))
@@ -56,7 +56,7 @@ class PrefetchLoader:
             cache=_cache(reader), max_buffer=_MAX_BUFFER, threads=min(threads, os.cpu_count() or 1)
         )
         rows = {wanted.name: wanted.rows for wanted in plan if wanted.rows is not None}
-        self._stream = self._core.stream(list(self._plan), self._options, rows)
+        self._stream = self._core.stream(list(self._plan), self._options, rows, landing.allocator)
         self._stream.start()
 
     def names(self) -> list[str]:
@@ -75,7 +75,7 @@ class PrefetchLoader:
             else:
                 tensor = self._wait_for(name) if self._is_near(name) else self._read_alone(name)
             self._hand_out(name)
-        return self._place(name, tensor)
+        return self._convert(name, tensor)
 
     def close(self) -> None:
         """Stops reading and lets go of what was not taken. Tensors that were handed out stay."""
@@ -90,7 +90,7 @@ class PrefetchLoader:
     def __iter__(self) -> Iterator[tuple[str, Any]]:
         while (landed := self._next()) is not None:
             name, tensor = landed
-            yield name, self._place(name, tensor)
+            yield name, self._convert(name, tensor)
 
     def __enter__(self) -> PrefetchLoader:
         return self
@@ -135,7 +135,7 @@ class PrefetchLoader:
         if landed is None:
             raise ArgumentError("the prefetch loader is closed")
         self._landed += 1
-        ((name, tensor),) = self._framework.build(*landed).items()
+        ((name, tensor),) = self._landing.build(*landed).items()
         return name, tensor
 
     def _is_near(self, name: str) -> bool:
@@ -159,8 +159,9 @@ class PrefetchLoader:
 
     def _read_alone(self, name: str) -> Any:
         rows = self._plan[name].rows
-        memories, described = self._core.load_slice(name, [] if rows is None else [rows], self._options)
-        return self._framework.build(memories, described)[name]
+        ranges = [] if rows is None else [rows]
+        memories, described = self._core.load_slice(name, ranges, self._options, self._landing.allocator)
+        return self._landing.build(memories, described)[name]
 
     def _hand_out(self, name: str) -> None:
         self._left.remove(name)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import weakref
-from functools import cached_property, partial
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from .._frameworks import get_framework
+from .._frameworks import Landing, get_framework
 from .._load import is_cpu
 from .._reader import LazyTensor, Reader
 from .._reader import open as open_reader
@@ -67,13 +67,14 @@ class safe_open:  # noqa: N801
 
     def get_tensor(self, name: str) -> Any:
         """One tensor, whole."""
-        return self._place(name, self._find(name).load())
+        return self._convert(name, self._read(self._find(name)))
 
     def get_tensors(self) -> dict[str, Any]:
         """Every tensor."""
         self._framework.require(self._reader.core.infos)
-        tensors, _ = self._reader.core.load(None, self._reader.options(), None, self._framework.build)
-        return {name: self._place(name, tensor) for name, tensor in tensors.items()}
+        landing = self._landing
+        tensors, _ = self._reader.core.load(None, self._reader.options(), None, landing.build, landing.allocator)
+        return {name: self._convert(name, tensor) for name, tensor in tensors.items()}
 
     def get_slice(self, name: str) -> PySafeSlice:
         """One tensor that is read when it is indexed."""
@@ -98,11 +99,11 @@ class safe_open:  # noqa: N801
         reader = self._reader
         if not isinstance(threads, int) or threads < 1:
             raise ArgumentError(f"threads must be a number from 1 on, not {threads!r}")
-        target = self._device if device is None else self._device_of(device)
+        landing = self._landing if device is None else self._landing_on(self._device_of(device))
         wanted = parse_plan(plan, reader, str(reader.files[0].path))
         names = {each.name for each in wanted}
         self._framework.require(lambda: [info for info in reader.core.infos() if info[0] in names])
-        return PrefetchLoader(reader, self._framework, partial(self._place_on, target), wanted, threads)
+        return PrefetchLoader(reader, landing, self._convert, wanted, threads)
 
     def __enter__(self) -> safe_open:
         return self
@@ -111,6 +112,12 @@ class safe_open:  # noqa: N801
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._opened = None  # slices and loaders that were given out go on reading
+
+    def _read(self, tensor: LazyTensor) -> Any:
+        return tensor._read([], self._landing, None)
+
+    def _get(self, tensor: LazyTensor, index: Any) -> Any:
+        return tensor._get(index, self._framework, self._landing)
 
     def _find(self, name: str) -> LazyTensor:
         if not isinstance(name, str):
@@ -136,13 +143,16 @@ class safe_open:  # noqa: N801
             raise ArgumentError(f"arrays of {self._library.name} are made on its own default device, not on {device}")
         return self._framework.device(device)
 
-    def _place(self, name: str, tensor: Any) -> Any:
-        return self._place_on(self._device, name, tensor)
+    @cached_property
+    def _landing(self) -> Landing:
+        """Asked for when there is something to put there."""
+        return self._landing_on(self._device)
 
-    def _place_on(self, device: Any, name: str, tensor: Any) -> Any:
-        if self._library is not None:
-            return self._library.from_numpy(name, tensor)
-        return tensor if device is None else self._framework.move(tensor, device)
+    def _landing_on(self, device: Any) -> Landing:
+        return Landing(self._framework.build) if device is None else self._framework.landing(device)
+
+    def _convert(self, name: str, tensor: Any) -> Any:
+        return tensor if self._library is None else self._library.from_numpy(name, tensor)
 
 
 class _safe_open_handle(safe_open):  # noqa: N801
@@ -175,7 +185,7 @@ class PySafeSlice:
 
     def __getitem__(self, index: Any) -> Any:
         try:
-            return self._file._place(self._tensor.name, self._tensor[index])
+            return self._file._convert(self._tensor.name, self._file._get(self._tensor, index))
         except (TensorIndexError, UnsupportedError) as problem:
             if not _is_advanced(index):
                 raise
@@ -184,7 +194,7 @@ class PySafeSlice:
     def _whole(self, index: Any, problem: Error) -> Any:
         """Lists, masks and tensors of positions: the framework's own indexing knows what they mean."""
         try:
-            return self._file._place(self._tensor.name, self._tensor.load())[index]
+            return self._file._convert(self._tensor.name, self._file._read(self._tensor))[index]
         except (IndexError, TypeError) as error:
             raise TensorIndexError(f"{self._tensor.name}: {error}") from problem
 

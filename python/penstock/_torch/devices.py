@@ -1,0 +1,156 @@
+"""Devices of torch: where loaded tensors are to be, and what the caller has queued there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from .. import _core
+from .._frameworks import Landing, PackedTensor
+from ..errors import ArgumentError, UnsupportedError
+from .tensors import build
+
+if TYPE_CHECKING:
+    from .._frameworks import Row
+
+_OWN_BACKEND = "privateuseone"  # whatever somebody has called theirs
+
+
+def device(given: Any) -> torch.device:
+    """A number is an accelerator's."""
+    try:
+        return torch.device(f"cuda:{given}" if isinstance(given, int) else given)
+    except (RuntimeError, TypeError) as problem:
+        raise ArgumentError(f"{given!r} is not a device") from problem
+
+
+def landing(device: torch.device) -> Landing:
+    """Tensors on a device: filled by the engine where its driver knows the memory, else moved there."""
+    if device.type == "cpu":
+        return Landing(build)
+    probe = _probe(device)
+    place = probe.device
+    kind = _dlpack_type(place)
+    number = None if kind is None or probe.is_meta else _core.device_of(probe.data_ptr())
+    if kind is None or number is None or place.index is None:
+        return Landing(partial(_build_and_move, place), device=place, passes_host=True)
+    give = _give_shared if _is_unified(number) else _give
+    allocator = _core.Allocator(partial(give, place, number, kind), (kind, place.index))
+    return Landing(partial(_build_on, place), allocator, place)
+
+
+def current_stream(device: torch.device) -> int | None:
+    """The address of the stream that the caller uses; None where it can't be had: then what is queued has passed."""
+    if device.type == "cuda":
+        return int(torch.cuda.current_stream(device).cuda_stream)
+    find = getattr(torch.get_device_module(device), "current_stream", None)
+    if find is None:
+        return None
+    stream = find(device)
+    try:
+        return int(stream.native_handle)
+    except (AttributeError, RuntimeError):
+        stream.synchronize()
+        return None
+
+
+def streams(tensors: Iterable[torch.Tensor]) -> list[tuple[int, int]]:
+    """The caller's stream of each device that the engine can reach: the device's number, and the stream's address."""
+    found: dict[torch.device, tuple[int, int]] = {}
+    for tensor in tensors:
+        if tensor.device.type in ("cpu", "meta") or tensor.device in found:
+            continue
+        number = _core.device_of(tensor.data_ptr())
+        stream = None if number is None else current_stream(tensor.device)
+        if number is not None and stream is not None:
+            found[tensor.device] = (number, stream)
+    return list(found.values())
+
+
+def settle(device: torch.device) -> None:
+    """Waits for what the caller has queued: threads of the engine that copy with torch use streams of their own."""
+    if device.type == "cpu":
+        return
+    find = getattr(getattr(torch, device.type, None), "current_stream", None)
+    if find is not None:
+        find(device).synchronize()
+
+
+def copied_to_host(memory: torch.Tensor, source: torch.Tensor) -> None:
+    """Copies bytes that lie in a row in both, by pinned memory where they come from a device."""
+    if memory.nbytes == 0:
+        return
+    if source.device.type != "cpu" and _core.device_of(source.data_ptr()) is not None:
+        settle(source.device)
+        _core.copy_to_host(memory.data_ptr(), source.data_ptr(), source.nbytes)
+    else:
+        memory.copy_(source)
+
+
+def copied_to_device(memory: torch.Tensor, source: torch.Tensor) -> None:
+    """The same in the other direction."""
+    if memory.nbytes == 0:
+        return
+    if memory.device.type != "cpu" and source.device.type == "cpu" and _core.device_of(memory.data_ptr()) is not None:
+        settle(memory.device)
+        _core.copy_to_device(memory.data_ptr(), source.data_ptr(), source.nbytes)
+    else:
+        memory.copy_(source)
+
+
+def _probe(device: torch.device) -> torch.Tensor:
+    """A byte of the device's memory: one that can't be used says so here."""
+    try:
+        return torch.empty(1, dtype=torch.uint8, device=device)
+    except torch.cuda.OutOfMemoryError:
+        raise
+    except (AssertionError, RuntimeError) as problem:  # the first where torch was built without the device
+        raise UnsupportedError(f"the device {str(device)!r} can't be used: {_reason(device, problem)}") from problem
+
+
+def _reason(device: torch.device, problem: Exception) -> str:
+    count = getattr(getattr(torch, device.type, None), "device_count", lambda: 0)()
+    if device.index is None or not 0 < count <= device.index:
+        return str(problem).partition("\n")[0]
+    return f"there is only {device.type}:0" if count == 1 else f"there are {device.type}:0 to {device.type}:{count - 1}"
+
+
+def _dlpack_type(device: torch.device) -> int | None:
+    """What DLPack calls this kind of device; None for those whose memory no driver that we know can have given."""
+    if device.type == "cuda":
+        return 10 if torch.version.hip else 2
+    named = getattr(torch._C, "_get_privateuse1_backend_name", lambda: _OWN_BACKEND)()
+    return 12 if device.type == named else None
+
+
+def _is_unified(number: int) -> bool:
+    return any(device["unified"] for device in _core.list_devices() if device["number"] == number)
+
+
+def _give(device: torch.device, number: int, _kind: int, nbytes: int) -> tuple[int, Any, int, int | None]:
+    """Memory from torch's allocator, which hands out again what work that is queued may still use."""
+    memory = torch.empty(nbytes, dtype=torch.uint8, device=device)
+    return memory.data_ptr(), memory, number, current_stream(device)
+
+
+def _give_shared(device: torch.device, number: int, kind: int, nbytes: int) -> tuple[int, Any, int, int | None]:
+    """Memory that the device and the host both reach: bytes are read to where they belong."""
+    memory = _core.allocate_on_device(number, nbytes, (kind, device.index))
+    return memory.address, memory, number, None
+
+
+def _build_on(device: torch.device, memories: Sequence[_core.Memory], rows: Iterable[Row]) -> dict[str, Any]:
+    return build(memories, rows, device)
+
+
+def _build_and_move(device: torch.device, memories: Sequence[_core.Memory], rows: Iterable[Row]) -> dict[str, Any]:
+    return {name: _move(tensor, device) for name, tensor in build(memories, rows).items()}
+
+
+def _move(tensor: Any, device: torch.device) -> Any:
+    if isinstance(tensor, PackedTensor):
+        return tensor._replace(data=tensor.data.to(device))
+    return tensor.to(device)
