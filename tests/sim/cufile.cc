@@ -107,7 +107,8 @@ struct Transfer {
 };
 
 // Checks everything; gives a negative error, or 0.
-ssize_t prepare(const char* symbol, Handle handle, Address address, std::size_t nbytes, bool write, Transfer& found) {
+ssize_t prepare(const char* symbol, Handle handle, Address base, Address address, std::size_t nbytes, bool write,
+                Transfer& found) {
   sim::State& all = sim::state();
   const std::lock_guard lock(all.mutex);
   const auto file = all.files.find(handle);
@@ -122,6 +123,11 @@ ssize_t prepare(const char* symbol, Handle handle, Address address, std::size_t 
   if (sim::find_on_device(symbol, "buffer", address, nbytes, *context, found.memory) != sim::kSuccess) {
     found.memory.reset();  // with the state locked
     return -kPointerInvalid;
+  }
+  for (const auto& [start, size] : all.file_buffers) {
+    if (address >= start && address < start + size && base != start) {
+      sim::violation(symbol, "registered memory is not named by the address that it was registered with");
+    }
   }
   const std::uint64_t most = all.settings.file_most_bytes;
   found.file = file->second;
@@ -150,8 +156,9 @@ ssize_t run(sim::Symbol& symbol, Handle handle, const void* buffer, std::size_t 
     return entry.now >= 5000 ? -entry.now : -1;
   }
   Transfer wanted;
-  const Address address = sim::as_address(buffer) + static_cast<Address>(buffer_offset);
-  const ssize_t refused = prepare(symbol.name, handle, address, nbytes, write, wanted);
+  const Address base = sim::as_address(buffer);
+  const Address address = base + static_cast<Address>(buffer_offset);
+  const ssize_t refused = prepare(symbol.name, handle, base, address, nbytes, write, wanted);
   if (refused != 0) {
     return refused;
   }
@@ -170,6 +177,9 @@ extern "C" {
 SIM_EXPORT Status cuFileDriverOpen() {
   SIM_FILE_ENTER(cuFileDriverOpen);
   ++driver_opened();
+  if (all.settings.file_closes_stdin != 0) {
+    close(0);  // as versions of the real one do where nvidia-fs has no device nodes
+  }
   return {};
 }
 

@@ -26,6 +26,7 @@ const std::map<std::string, std::uint64_t Settings::*>& numbers() {
       {"register_limit", &Settings::register_limit},
       {"file_buffered", &Settings::file_buffered},
       {"file_most_bytes", &Settings::file_most_bytes},
+      {"file_closes_stdin", &Settings::file_closes_stdin},
   };
   return table;
 }
