@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "device/cuda_file.h"
 
 namespace penstock::cuda {
 namespace {
@@ -36,6 +37,12 @@ class OwnedEvent {
 
   Event get() const noexcept { return event_; }
 
+  void wait() const {
+    const ContextScope scope(*device_);
+    scope.require();
+    device_->require(device_->api().event_synchronize(event_), "cuEventSynchronize");
+  }
+
  private:
   std::shared_ptr<const CudaDevice> device_;
   Event event_ = nullptr;
@@ -44,6 +51,8 @@ class OwnedEvent {
 class CudaMoment final : public Moment {
  public:
   explicit CudaMoment(OwnedEvent recorded) : event(std::move(recorded)) {}
+  void wait() const override { event.wait(); }
+
   const OwnedEvent event;
 };
 
@@ -234,6 +243,20 @@ std::byte* CudaDevice::allocate_pinned(std::size_t nbytes, std::string& reason) 
 void CudaDevice::free_pinned(std::byte* data) noexcept {
   const ContextScope scope(*this);
   api_.host_free(data);
+}
+
+bool CudaDevice::start_files(std::string& reason) {
+  const ContextScope scope(*this);
+  scope.require();
+  return open_file_driver(api_, reason) != nullptr;
+}
+
+std::unique_ptr<DeviceFile> CudaDevice::open_file(int fd, const std::string& path) {
+  return open_device_file(shared_from_this(), fd, path);
+}
+
+std::shared_ptr<void> CudaDevice::register_for_files(std::uint64_t address, std::uint64_t nbytes, std::string& reason) {
+  return cuda::register_for_files(shared_from_this(), address, nbytes, reason);
 }
 
 DeviceInfo describe_device(const Api& api, Ordinal ordinal) {

@@ -25,6 +25,9 @@ class CudaDevice final : public Device, public std::enable_shared_from_this<Cuda
   void unpin(std::byte* data) noexcept override;
   std::byte* allocate_pinned(std::size_t nbytes, std::string& reason) noexcept override;
   void free_pinned(std::byte* data) noexcept override;
+  bool start_files(std::string& reason) override;
+  std::unique_ptr<DeviceFile> open_file(int fd, const std::string& path) override;
+  std::shared_ptr<void> register_for_files(std::uint64_t address, std::uint64_t nbytes, std::string& reason) override;
 
   const Api& api() const noexcept { return api_; }
   Ordinal ordinal() const noexcept { return ordinal_; }

@@ -24,6 +24,8 @@ namespace penstock {
 class Moment {
  public:
   virtual ~Moment() = default;
+  // Until it has come, on the host.
+  virtual void wait() const = 0;
 };
 
 // A queue of copies in order. Made, and used, by one thread; may be destroyed by another, once idle.
@@ -56,6 +58,22 @@ class Lane {
 // How memory was made fit for copies that don't involve the processor.
 enum class Pinning : std::uint8_t { kRegistered, kAllocated, kUnpinned };
 
+// An address of a device, counted from the start of memory that was registered for files; of other memory, from itself.
+struct DeviceSpot {
+  std::uint64_t base = 0;
+  std::uint64_t distance = 0;
+};
+
+// A file that a device reads and writes by itself, past the host. Safe from several threads. Its functions return when
+// the bytes have moved and give the number of requests; they know of no stream: what is queued and uses the memory has
+// to be over. Throws Error that names the file, the device and the call.
+class DeviceFile {
+ public:
+  virtual ~DeviceFile() = default;
+  virtual unsigned read(std::uint64_t offset, const DeviceSpot& to, std::uint64_t nbytes) = 0;
+  virtual unsigned write(std::uint64_t offset, const DeviceSpot& from, std::uint64_t nbytes) = 0;
+};
+
 class Device {
  public:
   virtual ~Device() = default;
@@ -82,6 +100,15 @@ class Device {
   // Such memory from the driver; null, with the reason, when that is refused.
   virtual std::byte* allocate_pinned(std::size_t nbytes, std::string& reason) noexcept = 0;
   virtual void free_pinned(std::byte* data) noexcept = 0;
+
+  // Gets files ready for the device itself; false, with the reason, when that is refused. gds.h says whether to ask.
+  virtual bool start_files(std::string& reason) = 0;
+  // After that. A descriptor with O_DIRECT, which the caller may close. Throws Error when the file is refused.
+  virtual std::unique_ptr<DeviceFile> open_file(int fd, const std::string& path) = 0;
+  // Makes memory of the device quicker for files for as long as the result lives; null, with the reason, when that is
+  // refused.
+  virtual std::shared_ptr<void> register_for_files(std::uint64_t address, std::uint64_t nbytes,
+                                                   std::string& reason) = 0;
 };
 
 // What an address is.
@@ -109,6 +136,8 @@ class Lanes {
   // Copies of every lane, present and to come, wait for this from now on.
   void wait_for(std::shared_ptr<const Moment> moment);
   Lane& mine();
+  // Waits, on the host, for what copies wait for. For those who write to the memory by other means.
+  void settle();
 
   // Copies from host memory of any kind, through pinned blocks, and waits.
   void fill(std::uint64_t address, const std::byte* from, std::uint64_t nbytes);
@@ -123,6 +152,7 @@ class Lanes {
   std::mutex mutex_;
   std::map<std::thread::id, Entry> lanes_;
   std::vector<std::shared_ptr<const Moment>> moments_;
+  std::size_t settled_ = 0;  // of the moments
 };
 
 }  // namespace penstock

@@ -9,8 +9,14 @@
 
 namespace penstock {
 
+// Where /proc and /dev are looked for: $PENSTOCK_GDS_ROOT, which tests set, or "/".
+std::filesystem::path gds_root();
+
 // Why it can't be used, by what the system says of itself; empty: nothing speaks against asking cuFile. Opens no
 // library and no device. `root` is where /proc and /dev are looked for: tests have their own.
-std::string gds_obstacle(bool has_device, const std::filesystem::path& root = "/");
+std::string gds_obstacle(bool has_device, const std::filesystem::path& root = gds_root());
+
+// The part of this that holds also for those who insist on cuFile, be it in its compatibility mode.
+std::string gds_danger(const std::filesystem::path& root = gds_root());
 
 }  // namespace penstock

@@ -52,6 +52,14 @@ TEST_F(GdsObstacle, each_missing_part_is_named) {
   EXPECT_THAT(gds_obstacle(true, root()), HasSubstr("/proc/modules is missing"));
 }
 
+TEST_F(GdsObstacle, who_insists_is_refused_only_where_cufile_would_wait_for_ever) {
+  remove("dev/nvidia-fs0");
+  remove("proc/driver/nvidia-fs/devcount");
+  EXPECT_THAT(gds_danger(root()), IsEmpty());
+  remove("proc/modules");
+  EXPECT_THAT(gds_danger(root()), HasSubstr("/proc/modules is missing"));
+}
+
 TEST_F(GdsObstacle, a_count_of_devices_that_is_zero_or_none_is_one) {
   for (const char* text : {"0\n", "", "many\n", "-1\n"}) {
     write("proc/driver/nvidia-fs/devcount", text);

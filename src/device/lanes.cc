@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "device/device.h"
 
 namespace penstock {
@@ -13,6 +15,19 @@ Lane& Lanes::mine() {
   if (entry.lane == nullptr) entry.lane = device_->make_lane();
   while (entry.told < moments_.size()) entry.lane->wait_for(moments_[entry.told++]);
   return *entry.lane;
+}
+
+void Lanes::settle() {
+  std::vector<std::shared_ptr<const Moment>> open;
+  std::size_t count = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    count = moments_.size();
+    open.assign(moments_.begin() + static_cast<std::ptrdiff_t>(settled_), moments_.end());
+  }
+  for (const auto& moment : open) moment->wait();
+  const std::lock_guard lock(mutex_);
+  settled_ = std::max(settled_, count);
 }
 
 }  // namespace penstock

@@ -46,9 +46,10 @@ class Planner {
 
   void add_straight(const Segment& segment, std::uint64_t begin, std::uint64_t end) {
     close_block();
+    const std::uint64_t size = options_.straight_block_size != 0 ? options_.straight_block_size : options_.block_size;
     while (begin < end) {
       // Cut at multiples of the block size, so that the requests of one file share their boundaries.
-      const std::uint64_t cut = std::min(end, align_down(begin, options_.block_size) + options_.block_size);
+      const std::uint64_t cut = std::min(end, align_down(begin, size) + size);
       plan_.blocks.push_back({begin, cut - begin, true, piece_count(), 1});
       plan_.pieces.push_back(piece_of(segment, begin, cut));
       begin = cut;

@@ -66,7 +66,8 @@ struct PlanOptions {
   std::uint64_t memory_alignment = 4096;            // of addresses that blocks move straight to or from
   std::uint64_t largest_gap = tuning::kLargestGap;  // unwanted bytes that are read to save a request; 0 for writes
   std::uint64_t smallest_straight = tuning::kSmallestStraightRead;
-  std::uint64_t straight_granule = 1;  // straight moves begin and end at its multiples, in file and memory
+  std::uint64_t straight_block_size = 0;  // 0: as the others
+  std::uint64_t straight_granule = 1;     // straight moves begin and end at its multiples, in file and memory
   bool allow_straight = true;
 };
 

@@ -139,6 +139,17 @@ void check(const std::vector<Segment>& segments, const Plan& plan, const PlanOpt
   }
 }
 
+TEST(PlanTest, straight_blocks_may_be_larger_than_staged_ones) {
+  PlanOptions options = kSmall;
+  options.straight_block_size = 4 * options.block_size;
+  const Segment segments[] = {{100, 40'000, 512 * 8 + 100}};
+  const Plan plan = plan_blocks(segments, options);
+  ASSERT_EQ(plan.blocks.size(), 5u);
+  EXPECT_EQ(plan.blocks[1].length, 4 * options.block_size - 512);
+  EXPECT_EQ(plan.blocks[2].length, 4 * options.block_size);
+  EXPECT_TRUE(plan.blocks[2].straight);
+}
+
 TEST(PlanTest, random_plans_cover_every_byte_once) {
   std::mt19937 random(7);
   for (int round = 0; round < 300; ++round) {

@@ -67,6 +67,9 @@ MapDecision decide_mapping(const ReadRequest& request, std::span<const FileFacts
 ReadRoute decide_read(const ReadRequest& request, const FileFacts& file, const MemoryFacts& memory,
                       std::uint64_t nbytes, std::uint64_t block_size) {
   const ReadPath path = decide_path(request.cache, file);
+  if (memory.on_device && memory.direct_storage && (path == ReadPath::kDirect || path == ReadPath::kByBlock)) {
+    return {path, ReadLanding::kInPlace, LandingReason::kDirectStorage, LandingReason::kDevice};
+  }
   if (memory.on_device) return {path, ReadLanding::kStaged, LandingReason::kDevice};
   if (request.landing == Landing::kInPlace) return {path, ReadLanding::kInPlace, LandingReason::kInPlaceAsked};
   if (request.landing == Landing::kStaged) return {path, ReadLanding::kStaged, LandingReason::kStagedAsked};
@@ -143,6 +146,8 @@ std::string_view describe(LandingReason reason) {
       return "landing through staging blocks was asked for";
     case LandingReason::kDevice:
       return "bytes pass through pinned memory, out of which the device copies them";
+    case LandingReason::kDirectStorage:
+      return "the device reads whole pages of the file by itself (GPUDirect Storage)";
     case LandingReason::kSharedWithDevice:
       return "device and host share this memory, so bytes land in place";
     case LandingReason::kSmall:

@@ -42,6 +42,7 @@ struct MemoryFacts {
   bool may_have_huge_pages = false;
   bool on_device = false;
   bool shared_with_device = false;  // managed memory and such, which the host may use too
+  bool direct_storage = false;      // of a device, which can read this file by itself
 };
 
 // Why a load is mapped, or why not. In the order in which the questions are asked.
@@ -93,6 +94,7 @@ enum class LandingReason : std::uint8_t {
   kInPlaceAsked,
   kStagedAsked,
   kDevice,
+  kDirectStorage,
   kSharedWithDevice,
   kSmall,
   kReusedMemory,
@@ -105,7 +107,7 @@ struct ReadRoute {
   ReadPath path = ReadPath::kDirect;
   ReadLanding landing = ReadLanding::kStaged;
   LandingReason reason = LandingReason::kFreshMemory;
-  LandingReason if_staged = LandingReason::kFreshMemory;  // of kByPage, where no block can go to a page
+  LandingReason if_staged = LandingReason::kFreshMemory;  // where no block can go to its place
 };
 
 // `nbytes`: of the whole load.

@@ -110,6 +110,8 @@ class Crew::Worker {
       } else if (next == NextStep::kCopy) {
         slot.copying = true;
         copying_.push_back(index);
+      } else if (next == NextStep::kRestart) {
+        next_ = release(index);
       }
     } catch (...) {
       error = std::current_exception();
@@ -118,13 +120,14 @@ class Crew::Worker {
     if (next == NextStep::kEnd) finish(index, std::move(error));
   }
 
-  void finish(std::size_t index, std::exception_ptr error) noexcept {
-    const std::unique_ptr<Job> job = std::move(slots_[index].job);
+  std::unique_ptr<Job> release(std::size_t index) noexcept {
     slots_[index].copying = false;
     if (slots_[index].staging != nullptr) staging_->give_back(std::exchange(slots_[index].staging, nullptr));
     free_.push_back(index);
-    job->end(std::move(error));
+    return std::move(slots_[index].job);
   }
+
+  void finish(std::size_t index, std::exception_ptr error) noexcept { release(index)->end(std::move(error)); }
 
   // Goes on with the jobs whose copies are through. A worker's copies pass in the order in which they were started.
   void collect_copies() noexcept {
@@ -205,7 +208,7 @@ class Crew::Worker {
   std::vector<std::size_t> free_;
   std::deque<std::size_t> copying_;  // in the order in which their copies were started
   std::size_t transferring_ = 0;
-  std::unique_ptr<Job> next_;  // taken, and waiting for a staging block
+  std::unique_ptr<Job> next_;  // taken, and waiting for a staging block; null while a job is started
   std::shared_ptr<Staging> staging_;
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<RequestQueue> queue_;

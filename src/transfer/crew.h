@@ -47,6 +47,7 @@ struct Counters {
 enum class NextStep : std::uint8_t {
   kTransfer,  // the engine moves what `transfer` says
   kCopy,      // a copy is under way; see Job::copy_is_done()
+  kRestart,   // of start() only: it is started again, with a staging block if it needs one now
   kEnd,       // nothing: the job has done its work
 };
 

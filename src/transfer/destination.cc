@@ -103,8 +103,27 @@ CopyTicket HostDestination::put(std::span<const Piece> pieces, std::byte* bytes,
 }
 
 DeviceDestination::DeviceDestination(std::shared_ptr<Lanes> lanes, std::shared_ptr<void> owner,
-                                     std::uint64_t staging_size)
-    : lanes_(std::move(lanes)), owner_(std::move(owner)), staging_size_(staging_size) {}
+                                     std::uint64_t staging_size, Storage storage)
+    : lanes_(std::move(lanes)),
+      owner_(std::move(owner)),
+      staging_size_(staging_size),
+      storage_(std::move(storage)),
+      reads_by_device_(storage_.file != nullptr) {}
+
+// A file that it failed to read once it is not asked to read again.
+std::optional<unsigned> DeviceDestination::read_by_device(const Piece& piece) noexcept {
+  const auto registered = reinterpret_cast<std::uintptr_t>(storage_.registered.get());
+  const DeviceSpot spot =
+      registered != 0 ? DeviceSpot{registered, piece.address - registered} : DeviceSpot{piece.address, 0};
+  try {
+    lanes_->settle();
+    return storage_.file->read(piece.offset, spot, piece.nbytes);
+  } catch (const std::exception& error) {
+    reads_by_device_ = false;
+    storage_.use->note_staged(error.what());
+  }
+  return std::nullopt;
+}
 
 CopyTicket DeviceDestination::put(std::span<const Piece> pieces, std::byte* bytes, std::uint64_t offset) {
   Lane& lane = lanes_->mine();

@@ -4,15 +4,18 @@
 // different blocks. What a destination writes to stays valid for as long as it lives.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 
 #include "device/device.h"
 #include "memory/huge_pages.h"
 #include "plan/plan.h"
 #include "plan/route.h"
+#include "transfer/gds_use.h"
 
 namespace penstock {
 
@@ -40,6 +43,11 @@ class Destination {
   virtual bool is_done(CopyTicket /*ticket*/) noexcept { return true; }
   virtual void wait(CopyTicket /*ticket*/) noexcept {}
   virtual void check() {}
+
+  // Whether a device reads straight blocks, each of one piece, by itself; that may end at any time. Reads one and
+  // waits: the number of requests that took, or nothing where it goes through staging after all.
+  virtual bool reads_by_device() const noexcept { return false; }
+  virtual std::optional<unsigned> read_by_device(const Piece& /*piece*/) noexcept { return std::nullopt; }
 
   // Whether converted pieces are put together in the staging block first, and take room there.
   virtual bool converts_in_staging() const noexcept { return false; }
@@ -70,11 +78,19 @@ class HostDestination final : public Destination {
 };
 
 // Memory of a device: every block passes through its staging block, which is pinned, and is copied from there on the
-// lane of the thread that read it. One copy for each run of bytes that lie together in both.
+// lane of the thread that read it. One copy for each run of bytes that lie together in both. Straight blocks are read
+// by the device itself, where it takes the file.
 class DeviceDestination final : public Destination {
  public:
+  struct Storage {
+    std::shared_ptr<DeviceFile> file;  // nothing: the device reads nothing by itself
+    std::shared_ptr<void> registered;  // memory that is registered for files, from its start; nothing: it is not
+    std::shared_ptr<GdsUse> use;       // is told when the device fails to read
+  };
+
   // `owner`: of the memory; nothing: the caller's, who waits. `staging_size`: of every staging block.
-  DeviceDestination(std::shared_ptr<Lanes> lanes, std::shared_ptr<void> owner, std::uint64_t staging_size);
+  DeviceDestination(std::shared_ptr<Lanes> lanes, std::shared_ptr<void> owner, std::uint64_t staging_size,
+                    Storage storage = {});
 
   std::byte* for_drive(const Piece&) noexcept override { return nullptr; }
   std::byte* for_copy(const Piece&, bool) noexcept override { return nullptr; }
@@ -82,12 +98,16 @@ class DeviceDestination final : public Destination {
   bool is_done(CopyTicket ticket) noexcept override { return lanes_->mine().passed(ticket); }
   void wait(CopyTicket ticket) noexcept override { lanes_->mine().wait(ticket); }
   void check() override { lanes_->mine().check(); }
+  bool reads_by_device() const noexcept override { return reads_by_device_; }
+  std::optional<unsigned> read_by_device(const Piece& piece) noexcept override;
   bool converts_in_staging() const noexcept override { return true; }
 
  private:
   const std::shared_ptr<Lanes> lanes_;
   const std::shared_ptr<void> owner_;
   const std::uint64_t staging_size_;
+  const Storage storage_;  // behind the owner: memory is no longer registered when it is let go
+  std::atomic<bool> reads_by_device_;
 };
 
 // For those who only look at what passes by.

@@ -75,6 +75,13 @@ class MistakenDevice final : public Device {
     return device_->allocate_pinned(nbytes, reason);
   }
   void free_pinned(std::byte* data) noexcept override { device_->free_pinned(data); }
+  bool start_files(std::string& reason) override { return device_->start_files(reason); }
+  std::unique_ptr<DeviceFile> open_file(int fd, const std::string& path) override {
+    return device_->open_file(fd, path);
+  }
+  std::shared_ptr<void> register_for_files(std::uint64_t address, std::uint64_t nbytes, std::string& reason) override {
+    return device_->register_for_files(address, nbytes, reason);
+  }
 
  private:
   const std::shared_ptr<Device> device_;

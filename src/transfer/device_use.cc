@@ -13,6 +13,15 @@ const std::shared_ptr<Lanes>& DeviceUse::lanes(const std::shared_ptr<Device>& de
   return found;
 }
 
+Passage DeviceUse::passage() const noexcept {
+  if (empty()) return Passage::kHost;
+  return gds_->is_on() ? Passage::kDirectStorage : Passage::kDevice;
+}
+
+void DeviceUse::start_gds(DirectStorage asked, const std::string& obstacle) {
+  if (!empty()) gds_->start(asked, obstacle, *first_);
+}
+
 void DeviceUse::wait_for(Lanes& lanes, const DeviceStream& stream) {
   lanes.wait_for(lanes.device().moment(stream.handle));
 }
@@ -42,6 +51,7 @@ void DeviceUse::describe(Stats& stats) const {
   for (const auto& [device, lanes] : lanes_) names.insert(device->name());
   for (const std::string& name : names) stats.device += (stats.device.empty() ? "" : ", ") + name;
   if (share_ != nullptr) stats.pinning = share_->pinning();
+  stats.gds = gds_->describe(stats.bytes_gds);
 }
 
 }  // namespace penstock

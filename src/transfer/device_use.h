@@ -12,6 +12,7 @@
 #include "device/device.h"
 #include "device/pinned_pool.h"
 #include "penstock/options.h"
+#include "transfer/gds_use.h"
 #include "transfer/settings.h"
 #include "transfer/staging.h"
 
@@ -23,7 +24,11 @@ class DeviceUse {
   const std::shared_ptr<Lanes>& lanes(const std::shared_ptr<Device>& device);
 
   bool empty() const noexcept { return lanes_.empty(); }
-  Passage passage() const noexcept { return empty() ? Passage::kHost : Passage::kDevice; }
+  Passage passage() const noexcept;
+
+  // Decides whether devices move bytes by themselves; see GdsUse::start(). Nothing where there is no device.
+  void start_gds(DirectStorage asked, const std::string& obstacle);
+  const std::shared_ptr<GdsUse>& gds() const noexcept { return gds_; }
 
   // Copies wait for what is queued on the caller's streams now; on devices of which none is given, on the default one.
   void wait_for_caller(std::span<const DeviceStream> streams);
@@ -40,6 +45,7 @@ class DeviceUse {
   std::map<const Device*, std::shared_ptr<Lanes>> lanes_;
   std::shared_ptr<Device> first_;
   std::shared_ptr<PinnedPool::Share> share_;
+  const std::shared_ptr<GdsUse> gds_ = std::make_shared<GdsUse>();
 };
 
 }  // namespace penstock

@@ -7,6 +7,7 @@
 
 #include "base/bytes.h"
 #include "base/page.h"
+#include "base/tuning.h"
 #include "transfer/block_job.h"
 #include "transfer/interleave.h"
 
@@ -15,19 +16,26 @@ namespace {
 
 class ReadJob final : public BlockJob {
  public:
-  ReadJob(std::shared_ptr<ReadBatch> batch, Counters& counters, std::size_t task, std::size_t block)
+  ReadJob(std::shared_ptr<ReadBatch> batch, Crew& crew, std::size_t task, std::size_t block)
       : BlockJob(IoRequest::Operation::kRead),
         batch_(std::move(batch)),
-        counters_(counters),
+        counters_(crew.counters()),
+        staging_size_(crew.settings().block_size),
         task_(batch_->tasks[task]),
         block_(task_.plan.blocks[block]),
         pieces_(task_.plan.pieces.data() + block_.first_piece, block_.piece_count),
         buffered_(task_.buffered[block]),
         drop_behind_(!task_.drop_behind.empty() && task_.drop_behind[block]) {}
 
+  bool needs_staging() const noexcept override {
+    return buffered_ || !block_.straight || !task_.destination->reads_by_device();
+  }
+
   NextStep start(std::byte* staging, int staging_index, Transfer& transfer) override {
+    if (staging == nullptr) return read_by_device();
     if (buffered_) return read_buffered(staging);
     target_ = block_.straight ? task_.destination->for_drive(pieces_.front()) : nullptr;
+    if (target_ == nullptr && block_.length > staging_size_) take_part(block_.offset);
     return read_direct(staging, staging_index, transfer);
   }
 
@@ -53,13 +61,15 @@ class ReadJob final : public BlockJob {
 
   bool copy_is_done() noexcept override { return task_.destination->is_done(copy_); }
   void wait_for_copy() noexcept override { task_.destination->wait(copy_); }
-  NextStep copied(std::byte*, int, Transfer&) override {
+  NextStep copied(std::byte* staging, int staging_index, Transfer& transfer) override {
     task_.destination->check();
-    return NextStep::kEnd;
+    if (!is_part_ || block_.offset + block_.length == whole_end_ || abandoned()) return NextStep::kEnd;
+    take_part(block_.offset + block_.length);
+    return read_direct(staging, staging_index, transfer);
   }
 
   void end(std::exception_ptr error) noexcept override {
-    const std::uint64_t arrived = error == nullptr && !abandoned() ? payload() : 0;
+    const std::uint64_t arrived = error == nullptr && !abandoned() ? arrived_ + payload() : 0;
     batch_->job_ended(std::move(error), arrived);
   }
   bool abandoned() const noexcept override { return batch_->abandoned(); }
@@ -87,6 +97,32 @@ class ReadJob final : public BlockJob {
     wanted.alignment = task_.file->direct().alignment.offset;
     wanted.buffer_index = target_ != nullptr ? -1 : staging_index;
     return request(wanted, transfer);
+  }
+
+  NextStep read_by_device() {
+    const auto requests = task_.destination->read_by_device(pieces_.front());
+    if (!requests) return NextStep::kRestart;
+    counters_.requests += *requests;
+    counters_.resumed += *requests - 1;
+    counters_.bytes_gds += payload();
+    counters_.bytes_direct += payload();
+    counters_.bytes_on_device += block_.length;
+    return NextStep::kEnd;
+  }
+
+  // A straight block that the device failed to read is larger than a staging block: it is read part by part.
+  void take_part(std::uint64_t offset) {
+    if (!is_part_) {
+      is_part_ = true;
+      part_ = pieces_.front();
+      whole_end_ = block_.offset + block_.length;
+    } else {
+      arrived_ += part_.nbytes;
+      part_.address += part_.nbytes;
+    }
+    block_.offset = part_.offset = offset;
+    block_.length = part_.nbytes = std::min(staging_size_, whole_end_ - offset);
+    pieces_ = {&part_, 1};
   }
 
   NextStep read_buffered(std::byte* staging) {
@@ -123,13 +159,18 @@ class ReadJob final : public BlockJob {
 
   const std::shared_ptr<ReadBatch> batch_;
   Counters& counters_;
+  const std::uint64_t staging_size_;
   const ReadTask& task_;
-  const Block& block_;
-  const std::span<const Piece> pieces_;
+  Block block_;
+  std::span<const Piece> pieces_;
   const bool buffered_;
   const bool drop_behind_;
   std::byte* target_ = nullptr;  // of a block that goes straight there
   CopyTicket copy_ = kDone;
+  bool is_part_ = false;  // `block_` is but a part of the block, and this of its piece
+  Piece part_;
+  std::uint64_t whole_end_ = 0;  // of the block, in the file
+  std::uint64_t arrived_ = 0;    // in parts before this one
 };
 
 struct BlockNumber {
@@ -149,7 +190,7 @@ std::vector<BlockNumber> order_of(const std::vector<ReadTask>& tasks) {
   return interleave(reads, copies);
 }
 
-PlanOptions plan_options(const FileRead& read, bool direct, std::uint64_t block_size) {
+PlanOptions plan_options(const FileRead& read, bool direct, std::uint64_t block_size, std::uint64_t gds_block_size) {
   PlanOptions options;
   options.block_size = block_size;
   options.alignment = direct ? read.file->direct().alignment.offset : 1;
@@ -157,6 +198,12 @@ PlanOptions plan_options(const FileRead& read, bool direct, std::uint64_t block_
   options.allow_straight =
       read.route.landing == ReadLanding::kByPage || (read.route.landing == ReadLanding::kInPlace && direct);
   if (read.route.landing == ReadLanding::kByPage) options.straight_granule = kHugePage;
+  if (read.route.reason == LandingReason::kDirectStorage) {
+    options.alignment = std::max(options.alignment, tuning::kGdsAlignment);
+    options.memory_alignment = 1;
+    // What may be found in the page cache has to fit into a staging block.
+    if (read.route.path == ReadPath::kDirect) options.straight_block_size = gds_block_size;
+  }
   return options;
 }
 
@@ -184,12 +231,12 @@ std::vector<bool> resident_blocks(const File& file, const Plan& plan) {
 
 }  // namespace
 
-ReadTask plan_read(const FileRead& read, bool keep_owners, std::uint64_t block_size) {
+ReadTask plan_read(const FileRead& read, bool keep_owners, std::uint64_t block_size, std::uint64_t gds_block_size) {
   ReadTask task{read.file, read.destination, {}, {}, {}};
   const File& file = *read.file;
   const ReadPath path = read.route.path;
   const bool direct = (path == ReadPath::kDirect || path == ReadPath::kByBlock) && file.direct().fd;
-  PlanOptions options = plan_options(read, direct, block_size);
+  PlanOptions options = plan_options(read, direct, block_size, gds_block_size);
   options.block_size = converted_block_size(read, block_size, options.alignment);
   task.plan = plan_blocks(coalesce(read.segments, keep_owners), options);
   task.buffered.assign(task.plan.blocks.size(), !direct);
@@ -206,7 +253,7 @@ ReadTask plan_read(const FileRead& read, bool keep_owners, std::uint64_t block_s
 void start_reading(Crew& crew, const std::shared_ptr<ReadBatch>& batch) {
   std::vector<std::unique_ptr<Job>> jobs;
   for (const auto [task, block] : order_of(batch->tasks)) {
-    jobs.push_back(std::make_unique<ReadJob>(batch, crew.counters(), task, block));
+    jobs.push_back(std::make_unique<ReadJob>(batch, crew, task, block));
   }
   batch->expect(jobs.size());
   crew.add(std::move(jobs));

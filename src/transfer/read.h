@@ -41,7 +41,8 @@ struct ReadBatch : Batch {
 };
 
 // With `keep_owners` no piece spans two segments. Opens the file for direct I/O where the route wants that.
-ReadTask plan_read(const FileRead& read, bool keep_owners, std::uint64_t block_size);
+// `gds_block_size`: of what the device reads by itself, where the destination's does.
+ReadTask plan_read(const FileRead& read, bool keep_owners, std::uint64_t block_size, std::uint64_t gds_block_size = 0);
 
 // Gives the batch's blocks to the crew.
 void start_reading(Crew& crew, const std::shared_ptr<ReadBatch>& batch);

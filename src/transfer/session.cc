@@ -51,7 +51,8 @@ ReadSession::ReadSession(Settings settings, StagingFactory staging) : crew_(std:
 std::shared_ptr<ReadBatch> ReadSession::start(std::vector<FileRead> reads, PieceObserver observe) {
   auto batch = std::make_shared<ReadBatch>();
   for (const FileRead& read : reads) {
-    batch->tasks.push_back(plan_read(read, static_cast<bool>(observe), settings().block_size));
+    batch->tasks.push_back(
+        plan_read(read, static_cast<bool>(observe), settings().block_size, settings().gds_block_size));
     remember(read, batch->tasks.back());
   }
   batch->observe = std::move(observe);
@@ -85,7 +86,8 @@ void ReadSession::finish(Stats& stats) {
 
 // Tensors that are converted, misaligned or small leave no page to choose.
 ReadRoute route_taken(const ReadRoute& route, const ReadTask& task) {
-  if (route.landing != ReadLanding::kByPage || has_straight_read(task)) return route;
+  const bool may_stage = route.landing == ReadLanding::kByPage || route.reason == LandingReason::kDirectStorage;
+  if (!may_stage || has_straight_read(task)) return route;
   return {route.path, ReadLanding::kStaged, route.if_staged};
 }
 

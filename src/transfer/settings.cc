@@ -57,6 +57,17 @@ std::uint64_t block_size_for(std::uint64_t nbytes) {
   return std::clamp(std::bit_floor(nbytes / tuning::kBlocksPerTransfer), tuning::kLeastBlock, tuning::kBlockSize);
 }
 
+std::uint64_t gds_block_size_for(std::uint64_t nbytes) {
+  // Two for each thread.
+  return std::clamp(std::bit_floor(nbytes / (2 * tuning::kGdsThreads)), tuning::kLeastBlock, tuning::kGdsBlock);
+}
+
+// Who waits for a device takes no processor.
+unsigned default_threads(Passage passage) {
+  if (passage == Passage::kDirectStorage) return tuning::kGdsThreads;
+  return std::clamp(std::thread::hardware_concurrency(), 1u, tuning::kMostDefaultThreads);
+}
+
 std::uint64_t checked_block_size(std::uint64_t asked, std::uint64_t nbytes) {
   if (asked == 0) return nbytes <= tuning::kSmallTransfer ? tuning::kSmallBlock : block_size_for(nbytes);
   if (asked < tuning::kSmallestBlock || asked > tuning::kLargestBlock || (asked & (asked - 1)) != 0) {
@@ -80,8 +91,12 @@ unsigned Settings::depth_per_thread() const noexcept {
 Settings decide_settings(const IoOptions& options, std::uint64_t nbytes, Direction direction, Passage passage) {
   Settings settings;
   const Backend backend = asked_choice(options.backend, "PENSTOCK_BACKEND");
-  settings.block_size = checked_block_size(asked_number(options.block_size, "PENSTOCK_BLOCK_SIZE"), nbytes);
-  if (passage == Passage::kDevice) {
+  const std::uint64_t block_asked = asked_number(options.block_size, "PENSTOCK_BLOCK_SIZE");
+  settings.block_size = checked_block_size(block_asked, nbytes);
+  if (passage == Passage::kDirectStorage) {
+    settings.gds_block_size = block_asked != 0 ? settings.block_size : gds_block_size_for(nbytes);
+  }
+  if (passage != Passage::kHost) {
     settings.block_size = std::min(settings.block_size, std::bit_floor(PinnedPool::process().bound()));
   }
   settings.queue_depth =
@@ -91,13 +106,12 @@ Settings decide_settings(const IoOptions& options, std::uint64_t nbytes, Directi
   if (settings.queue_depth == 0) {
     unsigned depth = direction == Direction::kRead ? tuning::kReadDepth : tuning::kWriteDepth;
     // Blocks are read or written and copied: both take a block.
-    if (passage == Passage::kDevice) depth = std::max(depth, tuning::kDeviceDepth);
+    if (passage != Passage::kHost) depth = std::max(depth, tuning::kDeviceDepth);
     settings.queue_depth = std::max(depth, 2 * settings.threads);
     settings.queue_depth = static_cast<unsigned>(
         std::clamp<std::uint64_t>(tuning::kMostStaging / settings.block_size, 1, settings.queue_depth));
   }
-  if (!threads_chosen)
-    settings.threads = std::clamp(std::thread::hardware_concurrency(), 1u, tuning::kMostDefaultThreads);
+  if (!threads_chosen) settings.threads = default_threads(passage);
   settings.threads = std::min(settings.threads, settings.queue_depth);
   if (nbytes <= tuning::kSmallTransfer && !threads_chosen && backend == Backend::kAuto) {
     // One request at a time needs one staging block, and a small one is not worth a huge page.
@@ -115,6 +129,10 @@ Settings decide_settings(const IoOptions& options, std::uint64_t nbytes, Directi
 
 Landing decide_landing(Landing asked) {
   return asked_choice(asked, "PENSTOCK_LANDING");
+}
+
+DirectStorage decide_gds(DirectStorage asked) {
+  return asked_choice(asked, "PENSTOCK_GDS");
 }
 
 }  // namespace penstock

@@ -76,6 +76,21 @@ TEST_F(SettingsTest, what_moves_less_has_smaller_blocks) {
   EXPECT_EQ(decide_settings(options, 16 * kMiB).block_size, 2 * kMiB);
 }
 
+TEST_F(SettingsTest, devices_that_read_by_themselves_have_larger_blocks_and_more_threads) {
+  const Settings settings = decide_settings({}, 10 * kGiB, Direction::kRead, Passage::kDirectStorage);
+  EXPECT_EQ(settings.gds_block_size, 8 * kMiB);
+  EXPECT_EQ(settings.block_size, 2 * kMiB);
+  EXPECT_EQ(settings.threads, 8u);
+  EXPECT_EQ(decide_settings({}, 64 * kMiB, Direction::kRead, Passage::kDirectStorage).gds_block_size, 4 * kMiB);
+  EXPECT_EQ(decide_settings({}, 10 * kGiB, Direction::kRead, Passage::kDevice).gds_block_size, 0u);
+  IoOptions options;
+  options.block_size = 4 * kMiB;
+  options.threads = 3;
+  const Settings chosen = decide_settings(options, 10 * kGiB, Direction::kRead, Passage::kDirectStorage);
+  EXPECT_EQ(chosen.gds_block_size, 4 * kMiB);
+  EXPECT_EQ(chosen.threads, 3u);
+}
+
 TEST_F(SettingsTest, writes_have_half_as_many_in_flight) {
   EXPECT_EQ(decide_settings({}, 10 * kGiB, Direction::kRead).queue_depth, 16u);
   EXPECT_EQ(decide_settings({}, 10 * kGiB, Direction::kWrite).queue_depth, 8u);

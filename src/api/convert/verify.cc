@@ -62,8 +62,9 @@ class FileCheck {
     }
     if (nbytes == 0) return 0;
     ReadSession session(decide_settings(options_.io, nbytes), host_pool(nullptr));
+    DeviceUse no_devices;
     std::vector<FileRead> reads = route_reads(state_, std::move(wanted), {.cache = CachePolicy::kCopy}, {}, nbytes,
-                                              session.settings().block_size, nullptr);
+                                              session.settings().block_size, nullptr, no_devices);
     for (FileRead& read : reads) {
       read.route.landing = ReadLanding::kStaged;  // it goes nowhere
       read.destination = std::make_shared<NoDestination>();

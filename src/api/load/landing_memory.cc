@@ -21,6 +21,15 @@ LandingMemory pool_memory(std::uint64_t nbytes, const LoadOptions& options) {
   return memory;
 }
 
+std::shared_ptr<void> register_for_files(const LandingMemory& memory, GdsUse& gds) {
+  if (memory.nbytes == 0) {
+    gds.note_unregistered("the memory is the caller's");
+    return nullptr;
+  }
+  const auto address = reinterpret_cast<std::uintptr_t>(memory.data);
+  return gds.register_memory(memory.lanes->device(), address, memory.nbytes);
+}
+
 }  // namespace
 
 LandingMemory given_memory(std::byte* data, bool reused, const MemoryPlace& place, DeviceUse& devices) {
@@ -42,14 +51,19 @@ LandingMemory take_memory(std::uint64_t nbytes, const LoadOptions& options, Devi
   LandingMemory memory =
       given_memory(reinterpret_cast<std::byte*>(address), /*reused=*/false, find_place(allocated.data), devices);
   memory.owner = std::move(allocated.owner);
+  memory.nbytes = nbytes;
   if (memory.lanes != nullptr && allocated.stream) DeviceUse::wait_for(*memory.lanes, *allocated.stream);
   return memory;
 }
 
 std::shared_ptr<Destination> make_destination(const LandingMemory& memory, const ReadRoute& route,
-                                              std::uint64_t staging_size,
-                                              const std::shared_ptr<HugePageBudget>& budget) {
-  if (memory.lanes != nullptr) return std::make_shared<DeviceDestination>(memory.lanes, memory.owner, staging_size);
+                                              std::uint64_t staging_size, const std::shared_ptr<HugePageBudget>& budget,
+                                              const std::shared_ptr<DeviceFile>& file, DeviceUse& devices) {
+  if (memory.lanes != nullptr) {
+    DeviceDestination::Storage storage;
+    if (file != nullptr) storage = {file, register_for_files(memory, *devices.gds()), devices.gds()};
+    return std::make_shared<DeviceDestination>(memory.lanes, memory.owner, staging_size, std::move(storage));
+  }
   const HostDestination::Memory host{memory.owner, memory.pages, memory.facts.reused};
   return std::make_shared<HostDestination>(host, route.landing, budget);
 }

@@ -19,6 +19,7 @@ struct LandingMemory {
   MemoryFacts facts;
   HugePages* pages = nullptr;    // of memory of the pool; nothing: it has none
   std::shared_ptr<Lanes> lanes;  // of memory of a device
+  std::uint64_t nbytes = 0;      // from `data` on; 0: not known, the caller's, in many places
 };
 
 // At least `nbytes`, on a page: of LoadOptions::allocate, or else of the pool.
@@ -27,9 +28,10 @@ LandingMemory take_memory(std::uint64_t nbytes, const LoadOptions& options, Devi
 // Memory that the caller has. `reused`: it is known to be there.
 LandingMemory given_memory(std::byte* data, bool reused, const MemoryPlace& place, DeviceUse& devices);
 
+// `file` (optional): the device reads it by itself.
 std::shared_ptr<Destination> make_destination(const LandingMemory& memory, const ReadRoute& route,
-                                              std::uint64_t staging_size,
-                                              const std::shared_ptr<HugePageBudget>& budget);
+                                              std::uint64_t staging_size, const std::shared_ptr<HugePageBudget>& budget,
+                                              const std::shared_ptr<DeviceFile>& file, DeviceUse& devices);
 
 // Copies what is on the host to where `memory` is.
 void fill(const LandingMemory& memory, std::span<const std::byte> bytes);

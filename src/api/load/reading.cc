@@ -19,7 +19,32 @@ void add_further_segments(const Reader::State& state, const Verification& verifi
   }
 }
 
+// The file, for the device that its bytes go to; nothing, with a reason for the statistics, where they go through
+// staging.
+std::shared_ptr<DeviceFile> open_for_device(const WantedBytes& wanted, const File& file, const FileFacts& facts,
+                                            DeviceUse& devices) {
+  if (wanted.memory.lanes == nullptr || !devices.gds()->is_on() || wanted.segments.empty()) return nullptr;
+  GdsUse& gds = *devices.gds();
+  if (!facts.direct) {
+    const std::string& refusal = file.direct().refusal;
+    gds.note_staged(refusal.empty() ? fmt::format("{}: its bytes come from the page cache", file.path())
+                                    : fmt::format("{}: no direct I/O: {}", file.path(), refusal));
+    return nullptr;
+  }
+  const bool all_converted = std::all_of(wanted.segments.begin(), wanted.segments.end(),
+                                         [](const Segment& segment) { return segment.converts(); });
+  if (all_converted) {
+    gds.note_staged(fmt::format("{}: what is converted passes through the host", file.path()));
+    return nullptr;
+  }
+  return gds.open(wanted.memory.lanes->device(), file.direct().fd.get(), file.path());
+}
+
 }  // namespace
+
+void start_gds(const LoadOptions& options, DeviceUse& devices) {
+  devices.start_gds(options.gds, options.verify ? "checksums are taken on the host (verify)" : "");
+}
 
 PlacedFile take_memory(const Reader::State& state, const FileSelection& selection, const LoadOptions& options,
                        DeviceUse& devices) {
@@ -44,7 +69,8 @@ Tensor make_tensor(const TensorInfo& info, const PlacedTensor& placed, const Lan
 
 std::vector<FileRead> route_reads(const Reader::State& state, std::vector<WantedBytes> wanted,
                                   const ReadRequest& request, std::span<const FileFacts> known, std::uint64_t nbytes,
-                                  std::uint64_t block_size, const std::shared_ptr<HugePageBudget>& budget) {
+                                  std::uint64_t block_size, const std::shared_ptr<HugePageBudget>& budget,
+                                  DeviceUse& devices) {
   std::vector<FileRead> reads;
   for (std::size_t i = 0; i < wanted.size(); ++i) {
     WantedBytes& each = wanted[i];
@@ -54,8 +80,11 @@ std::vector<FileRead> route_reads(const Reader::State& state, std::vector<Wanted
                           ? known[i]
                           : gather_facts(state, each.file, stretches_of(each.segments), request, /*mapping=*/false);
     add_read_facts(*file, request, nbytes, facts);
+    const std::shared_ptr<DeviceFile> device_file = open_for_device(each, *file, facts, devices);
+    each.memory.facts.direct_storage = device_file != nullptr;
     const ReadRoute route = decide_read(request, facts, each.memory.facts, nbytes, block_size);
-    reads.push_back({file, std::move(each.segments), route, make_destination(each.memory, route, block_size, budget)});
+    auto destination = make_destination(each.memory, route, block_size, budget, device_file, devices);
+    reads.push_back({file, std::move(each.segments), route, std::move(destination)});
   }
   return reads;
 }
@@ -73,12 +102,14 @@ Stats read_all(const Reader::State& state, std::vector<WantedBytes> wanted, cons
   for (const WantedBytes& each : wanted) {
     for (const Segment& segment : each.segments) nbytes += segment.nbytes;
   }
+  start_gds(options, devices);
   Settings settings = decide_settings(options.io, nbytes, Direction::kRead, devices.passage());
   StagingFactory staging = devices.staging(settings, host_pool(options.pool));
   ReadSession session(std::move(settings), std::move(staging));
-  const auto batch = session.start(route_reads(state, std::move(wanted), read_request(options), known, nbytes,
-                                               session.settings().block_size, std::make_shared<HugePageBudget>()),
-                                   std::move(observe));
+  const auto batch =
+      session.start(route_reads(state, std::move(wanted), read_request(options), known, nbytes,
+                                session.settings().block_size, std::make_shared<HugePageBudget>(), devices),
+                    std::move(observe));
   ReadSession::wait(*batch, options.progress, nbytes, watch, meanwhile);
   Stats stats;
   session.finish(stats);

@@ -40,7 +40,11 @@ struct WantedBytes {
 // `nbytes`: of the whole load.
 std::vector<FileRead> route_reads(const Reader::State& state, std::vector<WantedBytes> wanted,
                                   const ReadRequest& request, std::span<const FileFacts> known, std::uint64_t nbytes,
-                                  std::uint64_t block_size, const std::shared_ptr<HugePageBudget>& budget);
+                                  std::uint64_t block_size, const std::shared_ptr<HugePageBudget>& budget,
+                                  DeviceUse& devices);
+
+// Decides whether devices read files by themselves in this load.
+void start_gds(const LoadOptions& options, DeviceUse& devices);
 
 // Reads all of it, with progress, and says how in the statistics. `verification` (optional) is told of every byte, and
 // what it wants besides is read too; whether it is content is for the caller to ask. `meanwhile`: see

@@ -134,7 +134,7 @@ struct TensorStream::State {
     std::vector<WantedBytes> all;
     all.push_back(std::move(wanted));
     batch.reading = session->start(route_reads(*reader, std::move(all), request, {&facts[portion.file], 1}, nbytes,
-                                               session->settings().block_size, budget),
+                                               session->settings().block_size, budget, devices),
                                    std::move(observe));
     batch.selection = std::move(selection);
     return batch;
@@ -143,6 +143,7 @@ struct TensorStream::State {
   // With the first batch: where its memory is decides what bytes pass through.
   void open_session() {
     if (session != nullptr) return;
+    start_gds(options, devices);
     Settings settings = decide_settings(options.io, nbytes, Direction::kRead, devices.passage());
     StagingFactory staging = devices.staging(settings, pool);
     session = std::make_unique<ReadSession>(std::move(settings), std::move(staging));
