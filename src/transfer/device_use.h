@@ -45,7 +45,7 @@ class DeviceUse {
   std::map<const Device*, std::shared_ptr<Lanes>> lanes_;
   std::shared_ptr<Device> first_;
   std::shared_ptr<PinnedPool::Share> share_;
-  const std::shared_ptr<GdsUse> gds_ = std::make_shared<GdsUse>();
+  std::shared_ptr<GdsUse> gds_ = std::make_shared<GdsUse>();
 };
 
 }  // namespace penstock
