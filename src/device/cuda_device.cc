@@ -268,8 +268,8 @@ DeviceInfo describe_device(const Api& api, Ordinal ordinal) {
   std::size_t total = 0;
   if (api.device_total_memory(&total, ordinal) == kSuccess) info.total_memory = total;
   info.numa_node = numa_node_of(api, ordinal);
-  info.unified = attribute_of(api, ordinal, kAttributeIntegrated) != 0 ||
-                 attribute_of(api, ordinal, kAttributePageableMemoryAccessUsesHostPageTables) != 0;
+  // Not where each has memory of its own that the other reaches (Grace Hopper): weights belong in the device's there.
+  info.unified = attribute_of(api, ordinal, kAttributeIntegrated) != 0;
   return info;
 }
 
