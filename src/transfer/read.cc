@@ -215,7 +215,8 @@ std::uint64_t converted_block_size(const FileRead& read, std::uint64_t block_siz
       parts = std::max<std::uint64_t>(parts, 8 * dtype_bits(segment.to) / dtype_bits(segment.from));
     }
   }
-  if (parts == 0 || !read.destination->converts_in_staging()) return block_size;
+  // A forecast has no destination.
+  if (parts == 0 || read.destination == nullptr || !read.destination->converts_in_staging()) return block_size;
   return align_down(block_size * 8 / (8 + parts), std::max(alignment, kCacheLine));
 }
 
