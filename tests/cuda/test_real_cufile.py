@@ -12,6 +12,8 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+import penstock
 import pytest
 from namespace import require_namespaces, run_with_udev
 from vendor import Files
@@ -19,6 +21,7 @@ from vendor import Files
 ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).parent
 SIMULATOR = ROOT / "build" / "sim"
+DEVICE_PROGRAM = ROOT / "build" / "release" / "tests" / "cuda" / "penstock_device_program"
 NBYTES = 3 * 1024 * 1024 + 4096
 
 
@@ -132,3 +135,51 @@ def test_the_simulated_library_gives_what_nvidias_gives(scene: Scene) -> None:
     assert gave.pop("version") > 0
     check_what_it_gave(gave)
     check_what_it_moved(scene)
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> dict[str, bytes]:
+    """A checkpoint whose tensors begin and end within pages, in model.safetensors: their bytes."""
+    numbers = random.Random(20)
+    tensors = {"big": numbers.randbytes(5_000_012), "middle": numbers.randbytes(700_000), "small": numbers.randbytes(4)}
+    arrays = {name: np.frombuffer(content, dtype=np.float32) for name, content in tensors.items()}
+    penstock.save(arrays, tmp_path / "model.safetensors")
+    (tmp_path / "device").mkdir()
+    return tensors
+
+
+def load_to_device(folder: Path, libcufile: Path, preload: Path, root: Path) -> tuple[int, str]:
+    """How many bytes came by cuFile, and what is said of it. `root` is where penstock looks for /proc."""
+    if not DEVICE_PROGRAM.exists():
+        pytest.skip("the library is not built in build/release (`make test STAGES=release` does)")
+    variables = {
+        "PENSTOCK_LIBCUDA": str(SIMULATOR / "libcuda.so.1"),
+        "PENSTOCK_LIBCUFILE": str(libcufile),
+        "PENSTOCK_GDS_ROOT": str(root),
+    }
+    command = [str(DEVICE_PROGRAM), "model.safetensors", "device"]
+    done = run_with_udev(command, folder, preload, SIMULATOR, **variables)
+    assert (done.returncode, done.stderr) == (0, "")
+    nbytes, _, reason = done.stdout.strip().partition(" bytes by cuFile: ")
+    return int(nbytes), reason
+
+
+def test_penstock_loads_by_nvidias_library(
+    toolkit: Files, preload: Path, tmp_path: Path, model: dict[str, bytes]
+) -> None:
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc" / "modules").touch()
+    nbytes, said = load_to_device(tmp_path, toolkit.libcufile, preload, tmp_path)
+    assert said == "used"
+    assert nbytes % 4096 == 0
+    assert 5_600_000 < nbytes < sum(map(len, model.values()))
+    assert {path.name: path.read_bytes() for path in (tmp_path / "device").iterdir()} == model
+
+
+def test_penstock_does_not_ask_a_library_that_would_wait_for_ever(
+    toolkit: Files, preload: Path, tmp_path: Path, model: dict[str, bytes]
+) -> None:
+    nbytes, said = load_to_device(tmp_path, toolkit.libcufile, preload, tmp_path)
+    assert nbytes == 0
+    assert said == "/proc/modules is missing, and cuFile waits for it without end"
+    assert {path.name: path.read_bytes() for path in (tmp_path / "device").iterdir()} == model
