@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 FAMILIES = (
@@ -28,6 +28,7 @@ FAMILIES = (
     "training_cases",
     "penstock_cases",
     "native_cases",
+    "device_cases",
 )
 COLD, WARM, HALF = "cold", "warm", "half"  # what the page cache holds of the input when the clock starts
 
@@ -127,6 +128,15 @@ MODEL_LOAD = Race("cold load into an empty model", "model-load", COLD)
 MODEL_SAVE = Race("durable save of a model", "model-save", COLD, saves=True)
 COMPARISONS = (STATE_DICT, STATE_DICT_COLD, MODEL_LOAD, MODEL_SAVE)
 EXTRA_GROUPS = {"comparisons": COMPARISONS}
+
+# Run by device_race.py alone.
+DEVICE_LOAD = Race("cold load to a device", "device-load", COLD)
+DEVICE_HOLD = Race(
+    "how long save_async of tensors on a device holds its caller", "device-hold", COLD, saves=True, unit="ms"
+)
+BEFORE_RACES = {
+    race.key: replace(race, key=f"before-{race.key}", per_round=1) for race in (COLD_LOAD, COLD_REUSED, WARM_LOAD, SAVE)
+}
 
 
 def races(*keys: str) -> tuple[Race, ...]:

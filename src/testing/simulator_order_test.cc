@@ -74,6 +74,16 @@ TEST_F(SimulatorOrder, bytes_go_there_and_back) {
   EXPECT_EQ(context.api.free(other), 0);
 }
 
+TEST_F(SimulatorOrder, processor_time_of_copies_is_told_apart) {
+  const auto copy_cpu_ns = SimulatedDevices::symbol<decltype(sim_copy_cpu_ns)>("sim_copy_cpu_ns");
+  const std::uint64_t before = copy_cpu_ns();
+  const cuda::Stream stream = context.make_stream();
+  copy(stream);
+  ASSERT_EQ(context.api.stream_synchronize(stream), 0);
+  EXPECT_GT(copy_cpu_ns(), before);
+  EXPECT_EQ(context.api.stream_destroy(stream), 0);
+}
+
 TEST_F(SimulatorOrder, event_passes_after_what_was_queued_before_it) {
   const cuda::Stream stream = context.make_stream();
   const cuda::Event event = context.make_event();

@@ -123,6 +123,10 @@ SIM_EXPORT uint64_t sim_calls(const char* symbol) {
   return sim::count_calls(symbol);
 }
 
+SIM_EXPORT uint64_t sim_copy_cpu_ns(void) {
+  return static_cast<uint64_t>(sim::cpu_ns());
+}
+
 SIM_EXPORT void sim_hold(int hold) {
   const std::lock_guard lock(sim::state().mutex);
   set_hold(hold != 0);

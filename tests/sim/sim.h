@@ -46,6 +46,9 @@ void sim_hold(int hold);
 void sim_read_counters(struct sim_counters* counters);
 void sim_clear_counters(void);
 
+/* Processor time of the threads that make copies, since the start: a real device has none of it. */
+uint64_t sim_copy_cpu_ns(void);
+
 /* What was done wrong, one line each. Gives how many lines there are; the buffer (may be NULL) gets what fits, ended
  * by a zero. */
 size_t sim_violations(char* buffer, size_t nbytes);

@@ -4,6 +4,7 @@
 #include <time.h>
 
 #include <algorithm>
+#include <atomic>
 #include <thread>
 #include <utility>
 
@@ -13,6 +14,14 @@ namespace sim {
 namespace {
 
 constexpr std::int64_t kSecond = 1'000'000'000;
+
+std::atomic<std::int64_t> cpu_of_streams{0};
+
+std::int64_t read_clock(clockid_t clock) {
+  timespec now{};
+  clock_gettime(clock, &now);
+  return now.tv_sec * kSecond + now.tv_nsec;
+}
 
 bool may_begin(const Stream& stream) {
   return stream.queue.empty() ? stream.closed : !state().hold;
@@ -32,6 +41,7 @@ std::int64_t begin_of(std::unique_lock<std::mutex>& lock, Stream& stream, const 
 // Until the stream is closed and empty.
 void run(std::shared_ptr<Stream> stream) {
   prctl(PR_SET_TIMERSLACK, 1);  // deadlines are kept to the microsecond
+  std::int64_t counted = 0;
   std::unique_lock lock(state().mutex);
   while (true) {
     stream->arrived.wait(lock, [&] { return may_begin(*stream); });
@@ -45,6 +55,8 @@ void run(std::shared_ptr<Stream> stream) {
     lock.unlock();
     sleep_until(begin);
     const std::int64_t end = work.make ? work.make(begin) : begin;
+    const std::int64_t cpu = read_clock(CLOCK_THREAD_CPUTIME_ID);
+    cpu_of_streams += cpu - std::exchange(counted, cpu);
     lock.lock();
     if (work.finish) {
       work.finish();
@@ -69,9 +81,11 @@ bool Progress::reached() const {
 }
 
 std::int64_t now_ns() {
-  timespec now{};
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return now.tv_sec * kSecond + now.tv_nsec;
+  return read_clock(CLOCK_MONOTONIC);
+}
+
+std::int64_t cpu_ns() {
+  return cpu_of_streams;
 }
 
 void sleep_until(std::int64_t deadline) {

@@ -27,6 +27,8 @@ struct Progress {
 
 // Nanoseconds of the clock that all deadlines are on.
 SIM_EXPORT std::int64_t now_ns();
+// That the threads of all streams have used so far.
+std::int64_t cpu_ns();
 SIM_EXPORT void sleep_until(std::int64_t deadline);
 
 struct Work {
