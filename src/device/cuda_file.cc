@@ -14,9 +14,6 @@
 namespace penstock::cuda {
 namespace {
 
-constexpr int kAlreadyOpen = kFileErrorBase + 26;
-constexpr int kDriverFailed = kFileErrorBase + 11;
-
 struct KnownError {
   int number;
   const char* meaning;
@@ -143,7 +140,7 @@ class CudaFile final : public DeviceFile {
 }  // namespace
 
 std::string describe(const Api& api, const FileError& error) {
-  if (error.file_error == kDriverFailed && error.driver_error != kSuccess) {
+  if (error.file_error == kFileDriverFailed && error.driver_error != kSuccess) {
     return fmt::format("error {} ({})", error.file_error, describe(api, error.driver_error));
   }
   for (const KnownError& known : kKnownErrors) {
@@ -164,7 +161,7 @@ const FileApi* open_file_driver(const Api& api, std::string& why_not) {
   if (is_open) return library.api;
   const KeptStandardInput kept;
   const FileError error = library.api->driver_open();
-  is_open = error.file_error == kFileSuccess || error.file_error == kAlreadyOpen;
+  is_open = error.file_error == kFileSuccess || error.file_error == kFileAlreadyOpen;
   if (is_open) return library.api;
   why_not = fmt::format("cuFileDriverOpen failed: {}", describe(api, error));
   return nullptr;

@@ -27,7 +27,8 @@ struct FileDescription {  // CUfileDescr_t
 using FileHandle = void*;  // CUfileHandle_t
 
 inline constexpr int kFileSuccess = 0;
-inline constexpr int kFileErrorBase = 5000;
+inline constexpr int kFileDriverFailed = 5011;  // the reason is in driver_error
+inline constexpr int kFileAlreadyOpen = 5026;
 
 #define PENSTOCK_CUFILE_SYMBOLS(X)                                                     \
   X(FileError, driver_open, cuFileDriverOpen, ())                                      \

@@ -138,6 +138,13 @@ def test_every_struct_is_compared() -> None:
     assert missing == [], f"{CHECK.name} needs a line for each of them"
 
 
+def test_every_error_that_is_explained_is_one_of_cufiles(toolkit: Files) -> None:
+    explained = re.findall(r"\{(5\d\d\d), ", (ROOT / "src" / "device" / "cuda_file.cc").read_text())
+    given = re.findall(r"CUFILE_OP\(CUFILEOP_BASE_ERR \+ (\d+),", toolkit.cufile_h.read_text())
+    assert explained
+    assert {int(number) for number in explained} <= {5000 + int(number) for number in given}
+
+
 def test_libcufile_has_every_function(toolkit: Files) -> None:
     if platform.machine() != "x86_64":
         pytest.skip("the library is one for x86-64")
