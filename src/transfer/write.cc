@@ -5,8 +5,11 @@
 
 #include "base/bytes.h"
 #include "base/copy.h"
+#include "base/error.h"
 #include "base/tuning.h"
+#include "memory/populate.h"
 #include "transfer/block_job.h"
+#include "transfer/fetch.h"
 
 namespace penstock {
 namespace {
@@ -20,18 +23,32 @@ class WriteJob final : public BlockJob {
         block_(batch_->plan.blocks[block]),
         pieces_(batch_->plan.pieces.data() + block_.first_piece, block_.piece_count) {}
 
+  bool needs_staging() const noexcept override { return !block_.straight; }
+
   NextStep start(std::byte* staging, int staging_index, Transfer& transfer) override {
-    if (!block_.straight) fill(staging);
-    if (block_.straight && batch_->observe) batch_->observe(pieces_.front(), memory());
-    BlockRequest wanted;
-    wanted.operation = IoRequest::Operation::kWrite;
-    wanted.fd = batch_->target.fd;
-    wanted.data = block_.straight ? memory() : staging;
-    wanted.offset = block_.offset;
-    wanted.length = wanted.minimum = block_.length;
-    wanted.alignment = batch_->target.alignment.offset;
-    wanted.buffer_index = block_.straight ? -1 : staging_index;
-    return request(wanted, transfer);
+    if (block_.straight) {
+      if (batch_->observe) batch_->observe(pieces_.front(), memory());
+      return write(memory(), -1, transfer);
+    }
+    fill(staging);
+    if (start_fetching(staging)) {
+      if (batch_->target.fresh) populate(batch_->target.memory + block_.offset, block_.length);
+      return NextStep::kCopy;
+    }
+    return write(staging, staging_index, transfer);
+  }
+
+  bool copy_is_done() noexcept override { return fetch_.is_done(); }
+  void wait_for_copy() noexcept override { fetch_.wait(); }
+
+  NextStep copied(std::byte* staging, int staging_index, Transfer& transfer) override {
+    if (abandoned()) return NextStep::kEnd;
+    with_path([&] { fetch_.land(); });
+    if (start_fetching(staging)) return NextStep::kCopy;
+    for (const Piece& piece : pieces_) {
+      if (batch_->observe && is_on_device(piece)) batch_->observe(piece, place_of(piece, staging));
+    }
+    return write(staging, staging_index, transfer);
   }
 
   NextStep transferred(std::byte*) override {
@@ -59,24 +76,67 @@ class WriteJob final : public BlockJob {
     return bytes;
   }
 
+  bool is_on_device(const Piece& piece) const { return batch_->origins[piece.owner].device != nullptr; }
+  std::byte* place_of(const Piece& piece, std::byte* staging) const { return staging + (piece.offset - block_.offset); }
+
+  // What the host has; the rest is noted, to be fetched.
   void fill(std::byte* staging) {
     std::uint64_t filled = 0;
     for (const Piece& piece : pieces_) {
-      std::byte* target = staging + (piece.offset - block_.offset);
+      const std::span target(place_of(piece, staging), static_cast<std::size_t>(piece.nbytes));
       const Origin& origin = batch_->origins[piece.owner];
-      const std::byte* cached = target;
+      filled = piece.offset + piece.nbytes - block_.offset;
+      if (origin.device != nullptr) {
+        fetch_.add(origin, piece.address, target);
+        continue;
+      }
+      const std::byte* cached = target.data();
       if (origin.data != nullptr) {
         cached = reinterpret_cast<const std::byte*>(static_cast<std::uintptr_t>(piece.address));
-        copy(target, cached, piece.nbytes);
+        copy(target.data(), cached, piece.nbytes);
       } else {
-        origin.fill(piece.address, {target, static_cast<std::size_t>(piece.nbytes)});
+        origin.fill(piece.address, target);
       }
       // A checksum is cheapest of what the copy has just brought into the cache.
       if (batch_->observe) batch_->observe(piece, cached);
-      filled = piece.offset + piece.nbytes - block_.offset;
     }
     // Only the last block of a direct write reaches past its pieces; the file is cut to size afterwards.
     std::memset(staging + filled, 0, block_.length - filled);
+  }
+
+  // False when nothing is left to fetch.
+  bool start_fetching(std::byte* staging) {
+    const std::span whole(staging, static_cast<std::size_t>(batch_->staging_size));
+    return with_path([&] { return fetch_.start(whole.subspan(static_cast<std::size_t>(block_.length))); });
+  }
+
+  // Messages of a device name the file that it was for.
+  template <typename Step>
+  auto with_path(const Step& step) const -> decltype(step()) {
+    try {
+      return step();
+    } catch (const Error& error) {
+      throw Error(error.kind(), fmt::format("{}: {}", path(), error.what()), error.error_number());
+    }
+  }
+
+  // The bytes are there: at `data`.
+  NextStep write(std::byte* data, int buffer_index, Transfer& transfer) {
+    const WriteTarget& target = batch_->target;
+    if (target.fd < 0) {
+      if (target.memory != nullptr) copy_past_caches(target.memory + block_.offset, data, block_.length);
+      written_ = payload();
+      return NextStep::kEnd;
+    }
+    BlockRequest wanted;
+    wanted.operation = IoRequest::Operation::kWrite;
+    wanted.fd = target.fd;
+    wanted.data = data;
+    wanted.offset = block_.offset;
+    wanted.length = wanted.minimum = block_.length;
+    wanted.alignment = target.alignment.offset;
+    wanted.buffer_index = buffer_index;
+    return request(wanted, transfer);
   }
 
   // The page cache is about to read the copy; else nobody but the drive does.
@@ -88,8 +148,16 @@ class WriteJob final : public BlockJob {
   Counters& counters_;
   const Block& block_;
   const std::span<const Piece> pieces_;
+  Fetch fetch_;
   std::uint64_t written_ = 0;
 };
+
+// Whether the host has to put something in order that was fetched from a device.
+bool needs_scratch(std::span<const WritePart> parts) {
+  return std::any_of(parts.begin(), parts.end(), [](const WritePart& part) {
+    return part.origin.device != nullptr && !part.origin.device->is_plain();
+  });
+}
 
 void fill_with_zeros(std::uint64_t, std::span<std::byte> bytes) {
   std::memset(bytes.data(), 0, bytes.size());
@@ -122,14 +190,16 @@ std::shared_ptr<WriteBatch> plan_write(WriteTarget target, std::span<const Write
     Segment segment;
     segment.offset = part.offset;
     segment.nbytes = part.nbytes;
-    segment.address = reinterpret_cast<std::uintptr_t>(part.origin.data);  // or 0: offsets within the part
+    // Or 0: of what is produced or lies on a device addresses are offsets within the part, so none joins another.
+    segment.address = reinterpret_cast<std::uintptr_t>(part.origin.data);
     segment.owner = static_cast<std::uint32_t>(number);
     segment.straight = part.origin.data != nullptr;
     segments.push_back(segment);
   }
   std::sort(segments.begin(), segments.end(), [](const Segment& a, const Segment& b) { return a.offset < b.offset; });
   PlanOptions options;
-  options.block_size = block_size;
+  batch->staging_size = block_size;
+  options.block_size = needs_scratch(parts) ? block_size / 2 : block_size;
   options.alignment = target.alignment.offset;
   options.memory_alignment = target.alignment.memory;
   options.largest_gap = 0;

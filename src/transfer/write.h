@@ -1,4 +1,8 @@
-// Writing: a laid-out file becomes jobs for a crew; bytes come from tensor memory or from functions that produce them.
+// Writing: a laid-out file becomes jobs for a crew; bytes come from tensor memory, of the host or of devices, or from
+// functions that produce them.
+//
+// A block with bytes of a device is fetched into its staging block first, which is pinned then, and written when that
+// is done; both go on while the thread works on other blocks.
 #pragma once
 
 #include <cstdint>
@@ -12,15 +16,10 @@
 #include "plan/plan.h"
 #include "transfer/batch.h"
 #include "transfer/crew.h"
+#include "transfer/origin.h"
 #include "transfer/read.h"
 
 namespace penstock {
-
-// Where the bytes of one part of a file come from: contiguous memory, or a function that produces any range of them.
-struct Origin {
-  const std::byte* data = nullptr;
-  std::function<void(std::uint64_t offset, std::span<std::byte> bytes)> fill;
-};
 
 // One part of a file: `nbytes` at `offset`, from an origin.
 struct WritePart {
@@ -32,16 +31,19 @@ struct WritePart {
 // Where parts are written to, and how.
 struct WriteTarget {
   std::string path;
-  int fd = -1;
+  int fd = -1;  // none: parts are copied to `memory`, and where that is null too they are only observed
   bool direct = false;
   DirectAlignment alignment{1, 1};  // that direct I/O needs
   bool straight = true;             // from the origins' memory where alignment allows; else all passes through staging
+  std::byte* memory = nullptr;      // in place of a file: offsets count from here
+  bool fresh = false;               // nobody has touched that memory yet
 };
 
 struct WriteBatch : Batch {
   WriteTarget target;
   Plan plan;
   std::vector<Origin> origins;       // by the owner of a piece
+  std::uint64_t staging_size = 0;    // bytes of a staging block; what a block of the plan leaves of it is scratch
   PieceObserver observe;             // sees every piece, in the tensor where it has one; its owner is the part's number
   std::shared_ptr<const void> keep;  // what the origins' memory belongs to
 };
@@ -50,8 +52,9 @@ struct WriteBatch : Batch {
 // numbers follow.
 void add_zero_parts(std::vector<WritePart>& parts, std::uint64_t size);
 
-// Plans the writes of `parts`, which cover the file without a hole. Those that lie together in memory too are written
-// as one, unless `observe`, which is told whose each piece is, is to see them.
+// Plans the writes of `parts`, which cover the file without a hole. Those that lie together in memory of the host too
+// are written as one, unless `observe`, which is told whose each piece is, is to see them. `block_size`: of the crew,
+// which has pinned blocks where a part lies on a device.
 std::shared_ptr<WriteBatch> plan_write(WriteTarget target, std::span<const WritePart> parts, std::uint64_t block_size,
                                        PieceObserver observe = {});
 

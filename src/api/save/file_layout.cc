@@ -94,32 +94,24 @@ std::vector<WritePart> FileLayout::interior_parts(std::uint64_t alignment) const
   return parts;
 }
 
-void FileLayout::add_edges(ChecksumCollector& collector, std::uint64_t alignment) const {
-  const ChecksumKind kind = *wanted_checksums();
-  std::vector<std::byte> scratch;
+std::vector<FileLayout::Edge> FileLayout::edges(std::uint64_t alignment) const {
+  std::vector<Edge> edges;
   for (const std::uint32_t number : plan_.order) {
-    const std::uint64_t offset = plan_.offsets[number];
-    const std::uint64_t end = offset + content_->specs[number].nbytes;
-    const std::uint64_t first = align_up(offset, alignment);
+    const WritePart whole{plan_.offsets[number], content_->specs[number].nbytes, content_->origins[number]};
+    const std::uint64_t end = whole.offset + whole.nbytes;
+    const std::uint64_t first = align_up(whole.offset, alignment);
     const std::uint64_t last = align_down(end, alignment);
     const auto add = [&](std::uint64_t from, std::uint64_t to) {
-      if (from >= to) return;
-      const Origin& origin = content_->origins[number];
-      const std::byte* bytes = origin.data == nullptr ? nullptr : origin.data + (from - offset);
-      if (bytes == nullptr) {
-        scratch.resize(to - from);
-        origin.fill(from - offset, scratch);
-        bytes = scratch.data();
-      }
-      collector.add(kind, number, from, bytes, to - from);
+      if (from < to) edges.push_back({number, cut_part(whole, from, to)});
     };
     if (first >= last) {
-      add(offset, end);
+      add(whole.offset, end);
     } else {
-      add(offset, first);
+      add(whole.offset, first);
       add(last, end);
     }
   }
+  return edges;
 }
 
 std::vector<WritePart> FileLayout::all_parts() const {
@@ -136,16 +128,7 @@ std::vector<WritePart> FileLayout::all_parts() const {
 }
 
 WritePart cut_part(const WritePart& part, std::uint64_t begin, std::uint64_t end) {
-  const std::uint64_t skipped = begin - part.offset;
-  WritePart cut{begin, end - begin, {}};
-  if (part.origin.data != nullptr) {
-    cut.origin.data = part.origin.data + skipped;
-  } else {
-    cut.origin.fill = [fill = part.origin.fill, skipped](std::uint64_t offset, std::span<std::byte> bytes) {
-      fill(skipped + offset, bytes);
-    };
-  }
-  return cut;
+  return {begin, end - begin, skip(part.origin, begin - part.offset)};
 }
 
 std::vector<WritePart> without(std::span<const WritePart> parts, std::span<const WritePart> taken) {
@@ -162,29 +145,6 @@ std::vector<WritePart> without(std::span<const WritePart> parts, std::span<const
     if (begin < end) rest.push_back(cut_part(part, begin, end));
   }
   return rest;
-}
-
-Origin by_whole_elements(Origin origin, std::uint64_t width) {
-  if (!origin.fill || width <= 1) return origin;
-  return {nullptr, [fill = std::move(origin.fill), width](std::uint64_t offset, std::span<std::byte> bytes) {
-            if (offset % width == 0 && bytes.size() % width == 0) return fill(offset, bytes);
-            std::vector<std::byte> element(width);
-            const std::uint64_t end = offset + bytes.size();
-            while (offset < end) {
-              const std::uint64_t skipped = offset % width;
-              const std::uint64_t whole = (end - offset) / width * width;
-              std::uint64_t step = whole;
-              if (skipped == 0 && whole > 0) {
-                fill(offset, bytes.first(whole));
-              } else {
-                fill(offset - skipped, element);
-                step = std::min(width - skipped, end - offset);
-                std::copy_n(element.begin() + static_cast<std::ptrdiff_t>(skipped), step, bytes.begin());
-              }
-              bytes = bytes.subspan(step);
-              offset += step;
-            }
-          }};
 }
 
 }  // namespace penstock

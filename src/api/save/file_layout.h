@@ -48,8 +48,12 @@ class FileLayout {
   std::vector<WritePart> tensor_parts() const;
   // Of each of them what lies between its first and its last multiple of `alignment`; it may be empty.
   std::vector<WritePart> interior_parts(std::uint64_t alignment) const;
-  // Adds the checksums of what that leaves out.
-  void add_edges(ChecksumCollector& collector, std::uint64_t alignment) const;
+  // What that leaves out.
+  struct Edge {
+    std::uint32_t spec = 0;
+    WritePart part;
+  };
+  std::vector<Edge> edges(std::uint64_t alignment) const;
   // The whole file, by offset. Looks into this layout.
   std::vector<WritePart> all_parts() const;
 
@@ -67,9 +71,5 @@ WritePart cut_part(const WritePart& part, std::uint64_t begin, std::uint64_t end
 
 // `parts` less what `taken`, which lies within single parts, covers; both by offset.
 std::vector<WritePart> without(std::span<const WritePart> parts, std::span<const WritePart> taken);
-
-// A function that produces a tensor is promised whole elements of `width` bytes, but a file is cut into blocks at any
-// byte: this one takes any range.
-Origin by_whole_elements(Origin origin, std::uint64_t width);
 
 }  // namespace penstock

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "api/save/edges.h"
 #include "transfer/progress.h"
 
 namespace penstock {
@@ -39,7 +40,7 @@ void write_checksummed(FileSave& save, ChecksumKind kind, Crew& crew, const File
         collector.add(kind, layout.order()[piece.owner], piece.offset, bytes, piece.nbytes);
       },
       watch);
-  layout.add_edges(collector, alignment);
+  add_edges(save.content, layout, alignment, crew, collector);
   const FileLayout known = layout.with_checksums(collector.finish(save.content.specs.size()));
   std::uint64_t done = 0;
   for (const WritePart& part : interiors) done += part.nbytes;

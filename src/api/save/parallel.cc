@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "api/save/edges.h"
 #include "api/save/file_layout.h"
 #include "api/save/file_writer.h"
 #include "api/save/writer_state.h"
@@ -28,6 +29,7 @@ Writer::State& judged(Writer& writer) {
   Writer::State& work = WriterAccess::state(writer);
   if (work.options.max_shard_size > 0) throw_argument("{}: a parallel save makes one file", work.path.native());
   work.begin_commit();
+  find_devices(work);
   resolve_shared(work);
   return work;
 }
@@ -54,7 +56,9 @@ struct ParallelSave::State {
 
   std::vector<WritePart> parts_within(ByteRange share);
   std::vector<std::uint32_t> join(std::span<const ShareChecksum> shares, ChecksumKind kind,
-                                  std::span<const WritePart> interiors);
+                                  std::span<const WritePart> interiors, Crew& crew);
+  // Tensors are read after what is queued on the caller's streams now.
+  std::unique_ptr<Crew> make_crew(std::uint64_t nbytes);
 
   Writer writer;
   Writer::State& work;
@@ -78,7 +82,7 @@ std::vector<WritePart> ParallelSave::State::parts_within(ByteRange share) {
 
 // The checksum of each tensor, out of those of its shares and of its edges.
 std::vector<std::uint32_t> ParallelSave::State::join(std::span<const ShareChecksum> shares, ChecksumKind kind,
-                                                     std::span<const WritePart> interiors) {
+                                                     std::span<const WritePart> interiors, Crew& crew) {
   ChecksumCollector collector;
   std::vector<std::uint64_t> covered(content.specs.size());
   for (const ShareChecksum& share : shares) {
@@ -92,8 +96,14 @@ std::vector<std::uint32_t> ParallelSave::State::join(std::span<const ShareChecks
     throw_argument("{}: tensor {}: of {} bytes checksums came for {}", content.path.native(),
                    in_quotes(content.specs[tensor].name), interiors[i].nbytes, covered[tensor]);
   }
-  layout.add_edges(collector, alignment());
+  add_edges(content, layout, alignment(), crew, collector);
   return collector.finish(content.specs.size());
+}
+
+std::unique_ptr<Crew> ParallelSave::State::make_crew(std::uint64_t nbytes) {
+  work.devices.wait_for_caller(work.options.streams);
+  const Settings settings = decide_settings(work.options.io, nbytes, Direction::kWrite, work.devices.passage());
+  return std::make_unique<Crew>(settings, work.devices.staging(settings, host_pool(nullptr)));
 }
 
 ParallelSave::ParallelSave(Writer writer) : state_(std::make_unique<State>(std::move(writer))) {}
@@ -135,12 +145,12 @@ std::vector<ShareChecksum> ParallelSave::write(unsigned rank, unsigned count) {
     };
   }
   const std::uint64_t share_size = std::min(step, file_size);
-  Crew crew(decide_settings(options.io, share_size, Direction::kWrite), host_pool(nullptr));
-  file.write(crew, mine, std::move(observe), [&](std::uint64_t done) {
+  const std::unique_ptr<Crew> crew = state.make_crew(share_size);
+  file.write(*crew, mine, std::move(observe), [&](std::uint64_t done) {
     return !options.progress || options.progress({done, share_size, state.watch.seconds()});
   });
-  crew.stop();
-  describe_crew(crew, state.stats);
+  crew->stop();
+  describe_crew(*crew, state.stats);
   if (options.durable) file.file().sync();
   std::vector<ShareChecksum> found;
   const auto checksums = collector.finish(state.content.specs.size());
@@ -156,11 +166,11 @@ Stats ParallelSave::commit(std::span<const ShareChecksum> checksums) {
   const SaveOptions& options = state.work.options;
   const std::vector<WritePart> interiors = state.layout.interior_parts(state.alignment());
   const auto kind = state.layout.wanted_checksums();
-  const FileLayout known = kind ? state.layout.with_checksums(state.join(checksums, *kind, interiors)) : state.layout;
-  {
-    Crew crew(decide_settings(options.io, tuning::kSmallTransfer, Direction::kWrite), host_pool(nullptr));
-    file.write(crew, without(known.all_parts(), interiors), {}, [](std::uint64_t) { return true; });
-  }
+  std::unique_ptr<Crew> crew = state.make_crew(tuning::kSmallTransfer);
+  const FileLayout known =
+      kind ? state.layout.with_checksums(state.join(checksums, *kind, interiors, *crew)) : state.layout;
+  file.write(*crew, without(known.all_parts(), interiors), {}, [](std::uint64_t) { return true; });
+  crew.reset();
   file.finish(state.layout.file_size(), options.durable, [] { return true; });
   file.file().publish();
   if (options.durable) file.file().sync_name();
@@ -170,6 +180,7 @@ Stats ParallelSave::commit(std::span<const ShareChecksum> checksums) {
   stats.path = file.route().direct ? "direct" : "buffered";
   stats.landing = "staged";
   stats.reason = "several processes wrote their shares of one file";
+  state.work.devices.describe(stats);
   stats.seconds = state.watch.seconds();
   return stats;
 }

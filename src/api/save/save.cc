@@ -85,7 +85,9 @@ void Save::prepare(bool snapshot) {
 void Save::write() {
   if (files_.size() > 1) write_index();
   const Stopwatch watch;
-  Crew crew(decide_settings(state_.options.io, total_, Direction::kWrite), host_pool(nullptr));
+  DeviceUse& devices = state_.devices;
+  const Settings settings = decide_settings(state_.options.io, total_, Direction::kWrite, devices.passage());
+  Crew crew(settings, devices.staging(settings, host_pool(nullptr)));
   for (const auto& file : files_) {
     file->write(crew, [this](std::uint64_t done) { return report(done); });
     done_before_ += file->layout.file_size();
@@ -93,6 +95,15 @@ void Save::write() {
   crew.stop();
   describe_crew(crew, stats_);
   add_phase("write", watch.seconds());
+  leave_devices();
+}
+
+void Save::leave_devices() {
+  state_.devices.describe(stats_);
+  state_.devices = {};
+  for (const auto& file : files_) {
+    for (Origin& origin : file->content.origins) origin.device = nullptr;
+  }
 }
 
 // Written, but not yet under its name.

@@ -38,6 +38,9 @@ class Save {
 
   void write();
 
+  // Nothing is read from devices any more: what belongs to them is let go of. Part of write(); a snapshot may be first.
+  void leave_devices();
+
   // `keep_index`: leave an index of the target's name alone, which may be what is being read. Else a sharded checkpoint
   // of this name is replaced: its index would hide the new file.
   Stats publish(bool keep_index = false);

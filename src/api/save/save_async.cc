@@ -7,6 +7,7 @@
 #include <system_error>
 #include <thread>
 
+#include "api/save/device_snapshot.h"
 #include "api/save/save.h"
 #include "api/save/snapshot.h"
 #include "api/save/writer_state.h"
@@ -17,6 +18,18 @@ namespace penstock {
 struct SaveJob::State {
   explicit State(Writer writer_to_run, SaveAsyncOptions async_options)
       : writer(std::move(writer_to_run)), options(std::move(async_options)) {}
+
+  // On the thread of the caller: what is queued on its streams by now comes first.
+  void begin() {
+    Writer::State& work = WriterAccess::state(writer);
+    find_devices(work);
+    work.devices.wait_for_caller(work.options.streams);
+    if (!options.snapshot || !options.on_device) return;
+    std::string reason;
+    on_device = DeviceSnapshot::prepare(work, options.allocate, reason);
+    snapshot_note = on_device != nullptr ? "; the snapshot is on the device"
+                                         : fmt::format("; the snapshot is on the host: {}", reason);
+  }
 
   void run() noexcept {
     try {
@@ -34,11 +47,14 @@ struct SaveJob::State {
   // What it held, snapshot included, is let go of before anybody is told that it is over.
   Stats save_steps(Writer::State& work) {
     Save save(work);
-    save.prepare(options.snapshot);
+    save.prepare(options.snapshot && on_device == nullptr);
     if (options.snapshot) copy_tensors(save);
     save.write();
+    on_device.reset();
     set_staged();
-    return save.publish();
+    Stats result = save.publish();
+    result.reason += snapshot_note;
+    return result;
   }
 
   void copy_tensors(Save& save) {
@@ -48,7 +64,12 @@ struct SaveJob::State {
     };
     check();
     Writer::State& work = WriterAccess::state(writer);
-    take_snapshot(save.files(), *host_pool(options.pool), work.options.io, check);
+    if (on_device != nullptr) {
+      on_device->take(save.files(), *host_pool(options.pool), check);
+    } else {
+      take_snapshot(save.files(), *host_pool(options.pool), work.options.io, work.devices, check);
+      save.leave_devices();
+    }
     forget_origins(work);  // nothing reads them any more
     save.add_phase("snapshot", watch.seconds());
     set_staged();
@@ -82,12 +103,17 @@ struct SaveJob::State {
   // Whoever keeps a job that is over does not keep what it was given.
   void let_go() noexcept {
     Writer::State& work = WriterAccess::state(writer);
+    on_device.reset();
     forget_origins(work);
+    work.devices = {};
     work.options.progress = nullptr;
   }
 
   static void forget_origins(Writer::State& work) noexcept {
-    for (AddedTensor& tensor : work.tensors) tensor.origin = {};
+    for (AddedTensor& tensor : work.tensors) {
+      tensor.origin = {};
+      tensor.lanes = nullptr;
+    }
   }
 
   bool wait_until(const bool& flag, double seconds) {
@@ -102,6 +128,8 @@ struct SaveJob::State {
 
   Writer writer;
   const SaveAsyncOptions options;
+  std::unique_ptr<DeviceSnapshot> on_device;  // the memory for it
+  std::string snapshot_note;                  // for Stats::reason
   std::atomic<bool> cancelled{false};
   std::atomic<std::uint64_t> bytes_done{0};
   std::atomic<std::uint64_t> bytes_total{0};
@@ -164,6 +192,7 @@ void SaveJob::cancel() noexcept {
 
 SaveJob save_async(Writer writer, SaveAsyncOptions options) {
   auto state = std::make_shared<SaveJob::State>(std::move(writer), std::move(options));
+  state->begin();
   try {
     state->thread = std::thread([raw = state.get()] { raw->run(); });
   } catch (const std::system_error& error) {

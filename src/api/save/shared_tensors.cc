@@ -1,5 +1,7 @@
 // Tensors over the same memory: found by sorting what each one reads.
 #include <algorithm>
+#include <functional>
+#include <tuple>
 
 #include "api/save/writer_state.h"
 #include "base/error.h"
@@ -10,6 +12,15 @@ namespace {
 bool is_same_tensor(const AddedTensor& a, const AddedTensor& b) {
   return a.extent == b.extent && a.memory_dtype == b.memory_dtype && a.spec.shape == b.spec.shape &&
          a.byte_strides == b.byte_strides;
+}
+
+// By device, and within it by address.
+bool comes_before(const AddedTensor* a, const AddedTensor* b) {
+  const Lanes* const on_a = a->lanes.get();
+  const Lanes* const on_b = b->lanes.get();
+  if (on_a != on_b) return std::less<const Lanes*>()(on_a, on_b);
+  // Of tensors that are the same, the first by name is the one that stays.
+  return std::tie(a->extent, a->spec.name) < std::tie(b->extent, b->spec.name);
 }
 
 [[noreturn]] void refuse(const std::filesystem::path& path, const AddedTensor& a, const AddedTensor& b, bool partly) {
@@ -27,13 +38,11 @@ void resolve_shared(Writer::State& state) {
   for (AddedTensor& tensor : state.tensors) {
     if (tensor.extent.first != tensor.extent.second) order.push_back(&tensor);
   }
-  // Of tensors that are the same, the first by name is the one that stays.
-  std::sort(order.begin(), order.end(), [](const AddedTensor* a, const AddedTensor* b) {
-    return a->extent != b->extent ? a->extent < b->extent : a->spec.name < b->spec.name;
-  });
+  std::sort(order.begin(), order.end(), comes_before);
   std::vector<bool> dropped(state.tensors.size());
   const AddedTensor* widest = nullptr;  // the tensor that reaches furthest so far
   for (const AddedTensor* tensor : order) {
+    if (widest != nullptr && widest->lanes != tensor->lanes) widest = nullptr;
     if (widest != nullptr && tensor->extent.first < widest->extent.second) {
       const bool same = is_same_tensor(*widest, *tensor);
       // Two strided tensors may interleave without sharing a byte (the parts of a split last dimension do); both are

@@ -5,7 +5,6 @@
 #include "api/save/save.h"
 #include "api/save/writer_state.h"
 #include "base/bytes.h"
-#include "base/cast.h"
 #include "base/error.h"
 #include "format/detect.h"
 #include "transfer/strided.h"
@@ -24,29 +23,6 @@ std::pair<const std::byte*, const std::byte*> extent_of(const std::byte* data, c
     (reach < 0 ? low : high) += reach;
   }
   return {low, high};
-}
-
-// Produces an origin's elements as another type. What has to be produced itself passes through a small buffer.
-Origin cast_origin(Origin origin, DType from, DType to) {
-  const std::uint64_t from_width = dtype_bits(from) / 8;
-  const std::uint64_t to_width = dtype_bits(to) / 8;
-  return {nullptr, [=, origin = std::move(origin)](std::uint64_t offset, std::span<std::byte> out) {
-            // Elements: few stay in the cache; a function is not called for few.
-            const std::uint64_t most = (origin.data == nullptr ? 256 : 16) * kKiB;
-            std::vector<std::byte> buffer;
-            const std::uint64_t count = out.size() / to_width;
-            for (std::uint64_t done = 0; done < count; done += most) {
-              const std::uint64_t step = std::min(most, count - done);
-              const std::uint64_t at = (offset / to_width + done) * from_width;
-              const std::byte* source = origin.data == nullptr ? nullptr : origin.data + at;
-              if (source == nullptr) {
-                buffer.resize(step * from_width);
-                origin.fill(at, buffer);
-                source = buffer.data();
-              }
-              cast_elements(from, source, to, out.data() + done * to_width, step);
-            }
-          }};
 }
 
 TensorSpec make_spec(const std::string& path, std::string name, DType dtype, Shape shape) {
@@ -88,7 +64,7 @@ void Writer::add(std::string name, DType dtype, Shape shape, const void* data) {
   const auto* bytes = static_cast<const std::byte*>(data);
   const TensorSpec spec = make_spec(state_->path.native(), name, dtype, shape);
   if (bytes == nullptr && spec.nbytes > 0) throw_argument("tensor {} has no data", in_quotes(spec.name));
-  state_->add(std::move(name), dtype, std::move(shape), {bytes, {}}, {bytes, bytes + spec.nbytes}, {});
+  state_->add(std::move(name), dtype, std::move(shape), {bytes, {}}, {bytes, bytes + spec.nbytes}, bytes, {});
 }
 
 void Writer::add(std::string name, DType dtype, Shape shape, const void* data,
@@ -109,22 +85,22 @@ void Writer::add(std::string name, DType dtype, Shape shape, const void* data,
   auto reader = std::make_shared<const StridedReader>(bytes, spec.shape, strides, width);
   const auto extent = extent_of(bytes, spec.shape, byte_strides, width);
   Origin origin{nullptr, [reader](std::uint64_t offset, std::span<std::byte> out) { reader->read(offset, out); }};
-  state_->add(std::move(name), dtype, std::move(shape), std::move(origin), extent, std::move(strides));
+  state_->add(std::move(name), dtype, std::move(shape), std::move(origin), extent, bytes, std::move(strides));
 }
 
 void Writer::add(std::string name, DType dtype, Shape shape, FillFunction fill) {
   if (!fill) throw_argument("tensor {} has no data", in_quotes(name));
-  state_->add(std::move(name), dtype, std::move(shape), {nullptr, std::move(fill)}, {}, {});
+  state_->add(std::move(name), dtype, std::move(shape), {nullptr, std::move(fill)}, {}, nullptr, {});
 }
 
 // Everything that is written passes here, and is converted on the way if the options ask for it.
 void Writer::State::add(std::string name, DType dtype, Shape shape, Origin origin, AddedTensor::Extent extent,
-                        std::vector<std::int64_t> byte_strides) {
+                        const std::byte* data, std::vector<std::int64_t> byte_strides) {
   const DType stored = options.dtype && dtype_can_cast(dtype, *options.dtype) ? *options.dtype : dtype;
   TensorSpec spec = make_spec(path.native(), std::move(name), stored, std::move(shape));
   nbytes += spec.nbytes;
   if (stored != dtype) origin = cast_origin(std::move(origin), dtype, stored);
-  tensors.push_back({std::move(spec), std::move(origin), extent, std::move(byte_strides), dtype});
+  tensors.push_back({std::move(spec), std::move(origin), extent, data, std::move(byte_strides), dtype, nullptr});
 }
 
 void Writer::State::begin_commit() {
@@ -136,6 +112,8 @@ std::uint64_t Writer::nbytes() const noexcept {
 }
 
 Stats Writer::commit() {
+  find_devices(*state_);
+  state_->devices.wait_for_caller(state_->options.streams);
   return save(*state_);
 }
 

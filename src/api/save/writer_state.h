@@ -13,6 +13,7 @@
 #include "format/layout.h"
 #include "memory/arena.h"
 #include "penstock/writer.h"
+#include "transfer/device_use.h"
 #include "transfer/write.h"
 
 namespace penstock {
@@ -25,13 +26,15 @@ struct AddedTensor {
   TensorSpec spec;  // as it is stored
   Origin origin;
   Extent extent;
+  const std::byte* data = nullptr;         // the first element; null for one that is produced
   std::vector<std::int64_t> byte_strides;  // empty for a contiguous one
   DType memory_dtype = DType::kU8;         // before any conversion
+  std::shared_ptr<Lanes> lanes;            // of the device that it lies on, once that is known
 };
 
 struct Writer::State {
   // Adds a tensor of `dtype`, which is stored as options.dtype where that asks for a conversion.
-  void add(std::string name, DType dtype, Shape shape, Origin origin, AddedTensor::Extent extent,
+  void add(std::string name, DType dtype, Shape shape, Origin origin, AddedTensor::Extent extent, const std::byte* data,
            std::vector<std::int64_t> byte_strides);
 
   // The one time that it is saved. Throws Error(kArgument) the second time.
@@ -41,8 +44,12 @@ struct Writer::State {
   SaveOptions options;
   std::vector<AddedTensor> tensors;
   std::uint64_t nbytes = 0;
+  DeviceUse devices;  // that tensors lie on; see find_devices()
   bool committed = false;
 };
+
+// Asks of each tensor whether it lies on a device; if so its origin becomes one there. Before anything reads origins.
+void find_devices(Writer::State& state);
 
 // Finds tensors over the same memory and refuses them or stores them once, as the options say.
 void resolve_shared(Writer::State& state);
