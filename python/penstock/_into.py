@@ -248,7 +248,11 @@ _ADDED = (
 def _lands_in_place(pair: Pair) -> bool:
     """Whether the engine can put the bytes where they belong. It converts floating types."""
     (_, dtype, *_), place, _ = pair
-    if place.is_copy or place.address is None:
+    if place.is_copy:
+        return False
+    if place.nbytes == 0:  # there is nothing to put anywhere
+        return True
+    if place.address is None:
         return False
     return dtype == place.dtype or KINDS[dtype] == "floating"
 
