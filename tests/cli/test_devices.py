@@ -67,6 +67,23 @@ def test_the_doctor_makes_no_context_on_any_device(run: Run, model: Path, simula
     assert len(devices["found"]) == 2
 
 
+def test_the_doctor_says_whether_cufile_is_asked(
+    run: Run, model: Path, simulator: dict[str, str], tmp_path: Path
+) -> None:
+    system = tmp_path / "system"
+    for name, text in (("proc/modules", ""), ("proc/driver/nvidia-fs/devcount", "1\n"), ("dev/nvidia-fs0", "")):
+        (system / name).parent.mkdir(parents=True, exist_ok=True)
+        (system / name).write_text(text)
+    complete = {**simulator, "PENSTOCK_GDS_ROOT": str(system)}
+    assert diagnose(run, model, complete)["gds_obstacle"] == ""
+    assert "  GPUDirect      cuFile is asked\n" in run("doctor", model, environment=complete).stdout
+    assert diagnose(run, model, {**complete, "PENSTOCK_GDS": "off"})["gds_obstacle"] == "PENSTOCK_GDS turns it off"
+    missing = diagnose(run, model, {**complete, "PENSTOCK_LIBCUFILE": "/nowhere/libcufile.so.0"})
+    assert missing["gds_obstacle"].startswith("/nowhere/libcufile.so.0: ")
+    (system / "dev/nvidia-fs0").unlink()
+    assert "/dev/nvidia-fs0 is missing" in diagnose(run, model, complete)["gds_obstacle"]
+
+
 def test_bench_measures_loads_to_a_device_beside_the_host(run: Run, simulator: dict[str, str], tmp_path: Path) -> None:
     report = tmp_path / "report"
     environment = {**simulator, "PENSTOCK_SIM_REPORT": str(report)}

@@ -7,12 +7,14 @@
 #include <fstream>
 #include <sstream>
 
+#include "device/cufile_api.h"
 #include "device/gds.h"
 #include "device/pinned_pool.h"
 #include "io/engine.h"
 #include "memory/arena.h"
 #include "memory/huge_pages.h"
 #include "penstock/doctor.h"
+#include "transfer/settings.h"
 
 namespace penstock {
 namespace {
@@ -67,6 +69,14 @@ std::vector<std::string> settings_in_force() {
   return settings;
 }
 
+// As a load would find out, but cuFile itself is not started: its driver stays open for the process.
+std::string gds_obstacle_here(bool has_device) {
+  const DirectStorage asked = decide_gds(DirectStorage::kAuto);
+  if (has_device && asked == DirectStorage::kOff) return "PENSTOCK_GDS turns it off";
+  std::string reason = has_device && asked == DirectStorage::kOn ? gds_danger() : gds_obstacle(has_device);
+  return reason.empty() ? cuda::open_file_library().why_not : reason;
+}
+
 }  // namespace
 
 Machine inspect_machine() {
@@ -92,7 +102,7 @@ Devices inspect_devices() {
   devices.found = list_devices(&devices.why_none);
   devices.driver = driver_version();
   devices.pinned_limit = PinnedPool::process().bound();
-  devices.gds_obstacle = gds_obstacle(!devices.found.empty());
+  devices.gds_obstacle = gds_obstacle_here(!devices.found.empty());
   return devices;
 }
 
