@@ -40,8 +40,8 @@ class Planner {
   bool can_go_straight(const Segment& segment, std::uint64_t begin, std::uint64_t end) const {
     return options_.allow_straight && segment.straight && !segment.converts() && begin < end &&
            end - begin >= options_.smallest_straight &&
-           is_aligned(segment.address + (begin - segment.offset),
-                      std::max(options_.memory_alignment, options_.straight_granule));
+           (segment.any_address || is_aligned(segment.address + (begin - segment.offset),
+                                              std::max(options_.memory_alignment, options_.straight_granule)));
   }
 
   void add_straight(const Segment& segment, std::uint64_t begin, std::uint64_t end) {

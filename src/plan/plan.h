@@ -28,6 +28,7 @@ struct Segment {
   DType to = DType::kU8;
   bool whole_elements = false;  // no element is cut in two, though none is converted
   bool straight = true;         // false: this memory can't be handed to the kernel (strided, produced, converted)
+  bool any_address = false;     // goes straight whatever the alignment of its address
 
   bool converts() const noexcept { return from != to; }
   std::uint64_t end() const noexcept { return offset + nbytes; }

@@ -74,7 +74,7 @@ void GdsUse::note(std::string& first, std::string reason) {
 
 std::string GdsUse::describe(std::uint64_t bytes_moved) const {
   const std::lock_guard lock(mutex_);
-  if (!started_) return "";
+  if (!started_) return "a snapshot was copied to the host first";
   if (bytes_moved == 0) return staged_.empty() ? "no tensors cover enough whole pages of their file" : staged_;
   std::string text = "used";
   if (!unregistered_.empty()) text += "; buffers are not registered: " + unregistered_;

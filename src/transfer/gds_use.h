@@ -31,7 +31,7 @@ class GdsUse {
   // Why some bytes, or all, go through staging: the first reason is told.
   void note_staged(std::string reason);
 
-  // For Stats::gds; empty where nobody has decided.
+  // For Stats::gds. Where nobody has decided, all was copied before.
   std::string describe(std::uint64_t bytes_moved) const;
 
  private:

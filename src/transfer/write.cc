@@ -23,10 +23,13 @@ class WriteJob final : public BlockJob {
         block_(batch_->plan.blocks[block]),
         pieces_(batch_->plan.pieces.data() + block_.first_piece, block_.piece_count) {}
 
-  bool needs_staging() const noexcept override { return !block_.straight; }
+  bool needs_staging() const noexcept override {
+    return !block_.straight || (device_file() != nullptr && !batch_->devices_write);
+  }
 
   NextStep start(std::byte* staging, int staging_index, Transfer& transfer) override {
-    if (block_.straight) {
+    if (staging == nullptr && device_file() != nullptr) return write_by_device();
+    if (staging == nullptr) {
       if (batch_->observe) batch_->observe(pieces_.front(), memory());
       return write(memory(), -1, transfer);
     }
@@ -51,11 +54,11 @@ class WriteJob final : public BlockJob {
     return write(staging, staging_index, transfer);
   }
 
-  NextStep transferred(std::byte*) override {
+  NextStep transferred(std::byte* staging) override {
     written_ = payload();
     (batch_->target.direct ? counters_.bytes_direct : counters_.bytes_buffered) += written_;
     counters_.bytes_on_device += block_.length;
-    if (!block_.straight) counters_.bytes_copied += written_;
+    if (staging != nullptr) counters_.bytes_copied += written_;
     return NextStep::kEnd;
   }
 
@@ -79,6 +82,35 @@ class WriteJob final : public BlockJob {
   bool is_on_device(const Piece& piece) const { return batch_->origins[piece.owner].device != nullptr; }
   std::byte* place_of(const Piece& piece, std::byte* staging) const { return staging + (piece.offset - block_.offset); }
 
+  // Of a straight block; null: it is the host's.
+  DeviceFile* device_file() const noexcept { return batch_->device_files[pieces_.front().owner].get(); }
+
+  // What the addresses of its pieces count from.
+  std::uint64_t base_of(std::uint32_t owner) const {
+    const Origin& origin = batch_->origins[owner];
+    return batch_->device_files[owner] == nullptr ? 0 : origin.device->address() + origin.device_offset;
+  }
+
+  // A file that a device failed to write once it is not asked to write again.
+  NextStep write_by_device() {
+    try {
+      const Piece& piece = pieces_.front();
+      batch_->origins[piece.owner].device->lanes().settle();
+      const unsigned requests = device_file()->write(block_.offset, {piece.address, 0}, block_.length);
+      counters_.requests += requests;
+      counters_.resumed += requests - 1;
+    } catch (const std::exception& error) {
+      batch_->devices_write = false;
+      batch_->target.gds->note_staged(error.what());
+      return NextStep::kRestart;
+    }
+    written_ = payload();
+    counters_.bytes_gds += written_;
+    counters_.bytes_direct += written_;
+    counters_.bytes_on_device += block_.length;
+    return NextStep::kEnd;
+  }
+
   // What the host has; the rest is noted, to be fetched.
   void fill(std::byte* staging) {
     std::uint64_t filled = 0;
@@ -87,7 +119,7 @@ class WriteJob final : public BlockJob {
       const Origin& origin = batch_->origins[piece.owner];
       filled = piece.offset + piece.nbytes - block_.offset;
       if (origin.device != nullptr) {
-        fetch_.add(origin, piece.address, target);
+        fetch_.add(origin, piece.address - base_of(piece.owner), target);
         continue;
       }
       const std::byte* cached = target.data();
@@ -159,6 +191,24 @@ bool needs_scratch(std::span<const WritePart> parts) {
   });
 }
 
+// The file, for the device that a part lies on; nothing, with a reason for the statistics, where it goes through
+// staging.
+std::shared_ptr<DeviceFile> open_for_device(const WriteTarget& target, const WritePart& part, bool observed) {
+  if (part.origin.device == nullptr || target.gds == nullptr || !target.gds->is_on()) return nullptr;
+  if (part.nbytes < tuning::kSmallestStraightWrite) return nullptr;
+  const char* const obstacle = !target.direct ? "no direct I/O"
+                               : observed     ? "checksums are taken on the host"
+                               : !part.origin.device->is_plain()
+                                   ? "what is converted or strided passes through the host"
+                                   : nullptr;
+  if (obstacle != nullptr) {
+    target.gds->note_staged(fmt::format("{}: {}", target.path, obstacle));
+    return nullptr;
+  }
+  target.gds->note_unregistered("the memory is the caller's");
+  return target.gds->open(part.origin.device->lanes().device(), target.fd, target.path);
+}
+
 void fill_with_zeros(std::uint64_t, std::span<std::byte> bytes) {
   std::memset(bytes.data(), 0, bytes.size());
 }
@@ -183,9 +233,11 @@ std::shared_ptr<WriteBatch> plan_write(WriteTarget target, std::span<const Write
                                        PieceObserver observe) {
   auto batch = std::make_shared<WriteBatch>();
   std::vector<Segment> segments;
+  bool by_device = false;
   for (std::size_t number = 0; number < parts.size(); ++number) {
     const WritePart& part = parts[number];
     batch->origins.push_back(part.origin);
+    batch->device_files.push_back(open_for_device(target, part, static_cast<bool>(observe)));
     if (part.nbytes == 0) continue;
     Segment segment;
     segment.offset = part.offset;
@@ -193,7 +245,11 @@ std::shared_ptr<WriteBatch> plan_write(WriteTarget target, std::span<const Write
     // Or 0: of what is produced or lies on a device addresses are offsets within the part, so none joins another.
     segment.address = reinterpret_cast<std::uintptr_t>(part.origin.data);
     segment.owner = static_cast<std::uint32_t>(number);
-    segment.straight = part.origin.data != nullptr;
+    segment.straight = part.origin.data != nullptr && target.straight;
+    if (batch->device_files.back() != nullptr) {
+      segment.address = part.origin.device->address() + part.origin.device_offset;
+      segment.straight = segment.any_address = by_device = true;
+    }
     segments.push_back(segment);
   }
   std::sort(segments.begin(), segments.end(), [](const Segment& a, const Segment& b) { return a.offset < b.offset; });
@@ -203,9 +259,9 @@ std::shared_ptr<WriteBatch> plan_write(WriteTarget target, std::span<const Write
   options.alignment = target.alignment.offset;
   options.memory_alignment = target.alignment.memory;
   options.largest_gap = 0;
-  options.allow_straight = target.straight;
+  if (by_device) options.straight_granule = tuning::kGdsAlignment;
   options.smallest_straight = tuning::kSmallestStraightWrite;
-  batch->plan = plan_blocks(coalesce(segments, /*keep_owners=*/static_cast<bool>(observe)), options);
+  batch->plan = plan_blocks(coalesce(segments, /*keep_owners=*/observe || by_device), options);
   batch->target = std::move(target);
   batch->observe = std::move(observe);
   return batch;

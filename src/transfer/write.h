@@ -2,9 +2,10 @@
 // functions that produce them.
 //
 // A block with bytes of a device is fetched into its staging block first, which is pinned then, and written when that
-// is done; both go on while the thread works on other blocks.
+// is done; both go on while the thread works on other blocks. Or the device writes it by itself (GPUDirect Storage).
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -16,6 +17,7 @@
 #include "plan/plan.h"
 #include "transfer/batch.h"
 #include "transfer/crew.h"
+#include "transfer/gds_use.h"
 #include "transfer/origin.h"
 #include "transfer/read.h"
 
@@ -37,13 +39,18 @@ struct WriteTarget {
   bool straight = true;             // from the origins' memory where alignment allows; else all passes through staging
   std::byte* memory = nullptr;      // in place of a file: offsets count from here
   bool fresh = false;               // nobody has touched that memory yet
+  std::shared_ptr<GdsUse> gds;      // nothing: devices write nothing by themselves
 };
 
 struct WriteBatch : Batch {
   WriteTarget target;
   Plan plan;
-  std::vector<Origin> origins;       // by the owner of a piece
-  std::uint64_t staging_size = 0;    // bytes of a staging block; what a block of the plan leaves of it is scratch
+  std::vector<Origin> origins;  // by the owner of a piece
+  // By owner too: the device that it lies on writes whole pages of it by itself. Addresses of its pieces are the
+  // device's; those of other origins that have no memory of the host's count from their start.
+  std::vector<std::shared_ptr<DeviceFile>> device_files;
+  std::atomic<bool> devices_write{true};  // false once one has failed to
+  std::uint64_t staging_size = 0;         // bytes of a staging block; what a block of the plan leaves of it is scratch
   PieceObserver observe;             // sees every piece, in the tensor where it has one; its owner is the part's number
   std::shared_ptr<const void> keep;  // what the origins' memory belongs to
 };

@@ -63,6 +63,12 @@ FileWriter::FileWriter(NewFile file, const WriteRequest& request, std::uint64_t 
   route_ = decide_write(request, facts);
 }
 
+WriteTarget FileWriter::target() const {
+  WriteTarget target{file_.path(), file_.fd(), route_.direct, alignment_, route_.straight};
+  target.gds = gds_;
+  return target;
+}
+
 void FileWriter::reserve(std::uint64_t file_size) {
   // A small file's space is not worth asking for.
   if (route_.reason != WriteReason::kSmall) file_.reserve(align_up(file_size, alignment_.offset));

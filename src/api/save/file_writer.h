@@ -32,7 +32,10 @@ class FileWriter {
   std::uint64_t alignment() const noexcept { return alignment_.offset; }
   NewFile& file() noexcept { return file_; }
   // For those who have blocks of their own.
-  WriteTarget target() const { return {file_.path(), file_.fd(), route_.direct, alignment_, route_.straight}; }
+  WriteTarget target() const;
+
+  // Devices may write what lies on them by themselves.
+  void use_gds(std::shared_ptr<GdsUse> gds) { gds_ = std::move(gds); }
 
   // Reserves the file's space: a full disk is met before any data is moved.
   void reserve(std::uint64_t file_size);
@@ -49,6 +52,7 @@ class FileWriter {
   NewFile file_;
   DirectAlignment alignment_{1, 1};
   WriteRoute route_;
+  std::shared_ptr<GdsUse> gds_;
 };
 
 // Where stretches of memory that the kernel reads have to start: a page, or what direct I/O needs.

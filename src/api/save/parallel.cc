@@ -102,6 +102,8 @@ std::vector<std::uint32_t> ParallelSave::State::join(std::span<const ShareChecks
 
 std::unique_ptr<Crew> ParallelSave::State::make_crew(std::uint64_t nbytes) {
   work.devices.wait_for_caller(work.options.streams);
+  work.devices.start_gds(work.options.gds, "");
+  opened().use_gds(work.devices.gds());
   const Settings settings = decide_settings(work.options.io, nbytes, Direction::kWrite, work.devices.passage());
   return std::make_unique<Crew>(settings, work.devices.staging(settings, host_pool(nullptr)));
 }

@@ -86,9 +86,11 @@ void Save::write() {
   if (files_.size() > 1) write_index();
   const Stopwatch watch;
   DeviceUse& devices = state_.devices;
+  devices.start_gds(state_.options.gds, "");
   const Settings settings = decide_settings(state_.options.io, total_, Direction::kWrite, devices.passage());
   Crew crew(settings, devices.staging(settings, host_pool(nullptr)));
   for (const auto& file : files_) {
+    file->writer.use_gds(devices.gds());
     file->write(crew, [this](std::uint64_t done) { return report(done); });
     done_before_ += file->layout.file_size();
   }
@@ -102,6 +104,7 @@ void Save::leave_devices() {
   state_.devices.describe(stats_);
   state_.devices = {};
   for (const auto& file : files_) {
+    file->writer.use_gds(nullptr);
     for (Origin& origin : file->content.origins) origin.device = nullptr;
   }
 }
