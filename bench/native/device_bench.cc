@@ -112,7 +112,7 @@ bench::Result hold(const char* file, const char* target, bool on_device) {
   const DeviceProbe probe;
   SaveJob job = start_save(loaded.tensors, target, on_device);
   job.staged();
-  const bench::Result result = probe.finish();
+  bench::Result result = probe.finish();
   job.wait();
   return result;
 }
