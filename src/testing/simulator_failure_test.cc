@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <thread>
 #include <vector>
 
 #include "testing/simulated_context.h"
@@ -88,6 +89,26 @@ TEST(SimulatorFailure, other_devices_work_when_one_is_lost) {
     EXPECT_EQ(second.api.free(second.allocate(kBytes)), 0);
   }
   EXPECT_EQ(context.api.free(device), 719);
+}
+
+TEST(SimulatorFailure, memory_of_a_lost_device_may_be_freed_with_copies_queued) {
+  SimulatedDevices sim;
+  const SimulatedContext context;
+  const cuda::Address device = context.allocate(kBytes);
+  const std::span<std::byte> pinned = context.allocate_pinned(kBytes);
+  const cuda::Stream stream = context.make_stream();
+  const cuda::Stream other = context.make_stream();
+  sim.set("link", kBytes);  // a second for the copy that goes on
+  EXPECT_EQ(context.api.copy_to_device(device, pinned.data(), kBytes, other), 0);
+  while (sim.counters().copies_at_once_peak == 0) std::this_thread::yield();
+  sim.fail("cuMemcpyHtoDAsync_v2:1:719:async");
+  EXPECT_EQ(context.api.copy_to_device(device, pinned.data(), 8, stream), 0);
+  EXPECT_EQ(context.api.stream_synchronize(stream), 719);
+  EXPECT_GT(sim.counters().copies_queued, 0u);
+  EXPECT_EQ(context.api.free(device), 719);
+  EXPECT_EQ(context.api.host_free(pinned.data()), 719);
+  EXPECT_EQ(context.api.stream_destroy(other), 719);
+  EXPECT_EQ(context.api.stream_destroy(stream), 719);
 }
 
 TEST(SimulatorSettings, device_memory_ends) {

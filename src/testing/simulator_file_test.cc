@@ -158,6 +158,15 @@ TEST_F(SimulatorFile, registered_buffer_is_let_go_of_before_its_memory) {
   EXPECT_EQ(files.buffer_deregister(reinterpret_cast<void*>(memory)).file_error, 0);
 }
 
+TEST_F(SimulatorFile, registered_buffer_is_named_by_its_start) {
+  EXPECT_EQ(files.buffer_register(at(), kBytes, 0).file_error, 0);
+  EXPECT_EQ(files.read(handle, at(), 4096, 0, 8192), 4096);
+  EXPECT_THAT(sim.take_violations(), IsEmpty());
+  EXPECT_EQ(files.read(handle, at(8192), 4096, 0, 0), 4096);
+  EXPECT_THAT(sim.take_violations(), ElementsAre(HasSubstr("not named by the address that it was registered with")));
+  EXPECT_EQ(files.buffer_deregister(at()).file_error, 0);
+}
+
 TEST_F(SimulatorFile, link_counts_for_files_too) {
   sim.set("link", 1'000'000'000);
   EXPECT_EQ(files.read(handle, at(), 8192, 0, 0), 8192);

@@ -85,6 +85,11 @@ bool overlaps_known(Address start, std::size_t nbytes) {
   return before.start + before.nbytes > start;
 }
 
+// Copies that are yet to be made from or to it. A lost context makes none, whatever is queued there.
+bool is_copied(const Memory& memory) {
+  return memory.queued > 0 && state().devices[memory.device].context.lost == kSuccess;
+}
+
 }  // namespace
 
 const char* name_of(Kind kind) {
@@ -242,7 +247,7 @@ Result free_memory(const char* symbol, Address address, bool (*wanted)(Kind)) {
     violation(symbol, text("the address ", as_pointer(address), " is ", what));
     return kInvalidValue;
   }
-  if (memory->queued > 0) {
+  if (is_copied(*memory)) {
     violation(symbol, text(name_of(memory->kind), " is freed while ", memory->queued, " of its copies are queued"));
   }
   const auto registered = state().file_buffers.lower_bound(memory->start);
@@ -259,7 +264,7 @@ Result unregister_host(const char* symbol, Address address) {
     violation(symbol, text("the address ", as_pointer(address), " was not registered"));
     return kNotRegistered;
   }
-  if (memory->queued > 0) {
+  if (is_copied(*memory)) {
     violation(symbol, text("registered memory is unregistered while ", memory->queued, " of its copies are queued"));
   }
   if (!is_mapped(memory->bytes, memory->nbytes)) {
