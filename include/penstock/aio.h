@@ -32,7 +32,8 @@ struct AioOptions {
 };
 
 // The memory of an operation: `nbytes` at `data`, valid until the operation was waited for. `owner` (optional) is held
-// until then.
+// until then. Memory of a device will do: all of it is on the host too while the operation takes, fetched when a write
+// is started, or sent when a read is waited for, each after what is queued on the device's default stream.
 struct AioMemory {
   void* data = nullptr;
   std::size_t nbytes = 0;

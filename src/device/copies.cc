@@ -102,6 +102,17 @@ void Lanes::fill(std::uint64_t address, const std::byte* from, std::uint64_t nby
       [](const Flight&) {});
 }
 
+void Lanes::fetch(std::byte* to, std::uint64_t address, std::uint64_t nbytes) {
+  if (nbytes == 0) return;
+  BlockedCopy copy(device_, mine());
+  copy.run(
+      nbytes,
+      [&](Lane& lane, std::byte* block, std::uint64_t begin, std::uint64_t step) {
+        lane.to_host(block, address + begin, step);
+      },
+      [&](const Flight& flight) { std::memcpy(to + flight.begin, flight.block, flight.nbytes); });
+}
+
 void copy_to_device(void* device_address, const void* from, std::uint64_t nbytes) {
   if (nbytes == 0) return;
   const auto address = reinterpret_cast<std::uintptr_t>(device_address);
@@ -110,17 +121,8 @@ void copy_to_device(void* device_address, const void* from, std::uint64_t nbytes
 
 void copy_to_host(void* to, const void* device_address, std::uint64_t nbytes) {
   if (nbytes == 0) return;
-  auto* target = static_cast<std::byte*>(to);
-  const auto source = reinterpret_cast<std::uintptr_t>(device_address);
-  const std::shared_ptr<Device> device = require_device(device_address);
-  const std::unique_ptr<Lane> own_lane = device->make_lane();
-  BlockedCopy copy(device, *own_lane);
-  copy.run(
-      nbytes,
-      [&](Lane& lane, std::byte* block, std::uint64_t begin, std::uint64_t step) {
-        lane.to_host(block, source + begin, step);
-      },
-      [&](const Flight& flight) { std::memcpy(target + flight.begin, flight.block, flight.nbytes); });
+  const auto address = reinterpret_cast<std::uintptr_t>(device_address);
+  Lanes(require_device(device_address)).fetch(static_cast<std::byte*>(to), address, nbytes);
 }
 
 }  // namespace penstock

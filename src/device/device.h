@@ -139,8 +139,9 @@ class Lanes {
   // Waits, on the host, for what copies wait for. For those who write to the memory by other means.
   void settle();
 
-  // Copies from host memory of any kind, through pinned blocks, and waits.
+  // Copies from and to host memory of any kind, through pinned blocks, and waits.
   void fill(std::uint64_t address, const std::byte* from, std::uint64_t nbytes);
+  void fetch(std::byte* to, std::uint64_t address, std::uint64_t nbytes);
 
  private:
   struct Entry {

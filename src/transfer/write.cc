@@ -5,8 +5,8 @@
 
 #include "base/bytes.h"
 #include "base/copy.h"
-#include "base/error.h"
 #include "base/tuning.h"
+#include "base/with_path.h"
 #include "memory/populate.h"
 #include "transfer/block_job.h"
 #include "transfer/fetch.h"
@@ -46,7 +46,7 @@ class WriteJob final : public BlockJob {
 
   NextStep copied(std::byte* staging, int staging_index, Transfer& transfer) override {
     if (abandoned()) return NextStep::kEnd;
-    with_path([&] { fetch_.land(); });
+    with_path(path(), [&] { fetch_.land(); });
     if (start_fetching(staging)) return NextStep::kCopy;
     for (const Piece& piece : pieces_) {
       if (batch_->observe && is_on_device(piece)) batch_->observe(piece, place_of(piece, staging));
@@ -139,17 +139,7 @@ class WriteJob final : public BlockJob {
   // False when nothing is left to fetch.
   bool start_fetching(std::byte* staging) {
     const std::span whole(staging, static_cast<std::size_t>(batch_->staging_size));
-    return with_path([&] { return fetch_.start(whole.subspan(static_cast<std::size_t>(block_.length))); });
-  }
-
-  // Messages of a device name the file that it was for.
-  template <typename Step>
-  auto with_path(const Step& step) const -> decltype(step()) {
-    try {
-      return step();
-    } catch (const Error& error) {
-      throw Error(error.kind(), fmt::format("{}: {}", path(), error.what()), error.error_number());
-    }
+    return with_path(path(), [&] { return fetch_.start(whole.subspan(static_cast<std::size_t>(block_.length))); });
   }
 
   // The bytes are there: at `data`.

@@ -10,6 +10,7 @@
 #include "base/bytes.h"
 #include "base/error.h"
 #include "base/page.h"
+#include "base/with_path.h"
 #include "io/closing.h"
 #include "io/file.h"
 #include "transfer/block_job.h"
@@ -113,12 +114,14 @@ std::shared_ptr<AioOperation> AioOperation::open_read(const AioMemory& memory, c
   std::shared_ptr<AioOperation> operation(new AioOperation(IoRequest::Operation::kRead, memory, place));
   operation->open(O_RDONLY);
   operation->check_reach();
+  operation->stand_in_for_device();
   operation->choose_direct(1);
   return operation;
 }
 
 std::shared_ptr<AioOperation> AioOperation::open_write(const AioMemory& memory, const AioPlace& place) {
   std::shared_ptr<AioOperation> operation(new AioOperation(IoRequest::Operation::kWrite, memory, place));
+  operation->stand_in_for_device();
   operation->open(O_RDWR | (place.fd < 0 ? O_CREAT : 0));
   // A page of the cache must never hold old bytes of what another operation writes past it at the same time.
   operation->choose_direct(page_size());
@@ -135,6 +138,21 @@ void AioOperation::open(int flags) {
   if (S_ISDIR(status.st_mode)) throw_errno(path_, "cannot read", EISDIR);
   if (!S_ISREG(status.st_mode)) throw_argument("{}: not a regular file", path_);
   size_before_ = static_cast<std::uint64_t>(status.st_size);
+}
+
+void AioOperation::stand_in_for_device() {
+  device_ = find_place(memory_.data).device;
+  if (device_ == nullptr) return;
+  stand_in_ = host_pool(nullptr)->allocate(memory_.nbytes);
+  if (reads()) return;
+  with_path(path_, [&] { lanes_after_caller()->fetch(data(), device_address(), memory_.nbytes); });
+}
+
+// What the caller has queued on the device's default stream comes first.
+std::unique_ptr<Lanes> AioOperation::lanes_after_caller() const {
+  auto lanes = std::make_unique<Lanes>(device_);
+  lanes->wait_for(device_->moment(nullptr));
+  return lanes;
 }
 
 void AioOperation::check_reach() const {
@@ -193,6 +211,8 @@ void AioOperation::finish() {
     throw_errno(path_, fmt::format("cannot set the size to {}", memory_.nbytes), errno);
   }
   if (validate_) compare();
+  if (!reads() || device_ == nullptr) return;
+  with_path(path_, [&] { lanes_after_caller()->fill(device_address(), data(), memory_.nbytes); });
 }
 
 void AioOperation::move_rest() {

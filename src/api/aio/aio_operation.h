@@ -11,6 +11,8 @@
 #include <vector>
 
 #include "base/unique_fd.h"
+#include "device/device.h"
+#include "memory/arena.h"
 #include "penstock/aio.h"
 #include "transfer/batch.h"
 #include "transfer/crew.h"
@@ -42,6 +44,10 @@ class AioOperation final : public Batch, public std::enable_shared_from_this<Aio
   AioOperation(IoRequest::Operation direction, const AioMemory& memory, const AioPlace& place);
 
   void open(int flags);
+  // Memory of a device is there on the host for as long as the operation takes.
+  void stand_in_for_device();
+  std::unique_ptr<Lanes> lanes_after_caller() const;
+  std::uint64_t device_address() const { return reinterpret_cast<std::uintptr_t>(memory_.data); }
   // Decides how many bytes from the start go past the page cache.
   void choose_direct(std::uint64_t offset_alignment);
   void check_reach() const;
@@ -49,10 +55,12 @@ class AioOperation final : public Batch, public std::enable_shared_from_this<Aio
   void move_rest();
   void compare() const;
   bool reads() const { return direction_ == IoRequest::Operation::kRead; }
-  std::byte* data() const { return static_cast<std::byte*>(memory_.data); }
+  std::byte* data() const { return stand_in_ != nullptr ? stand_in_->data() : static_cast<std::byte*>(memory_.data); }
 
   const IoRequest::Operation direction_;
   AioMemory memory_;
+  std::shared_ptr<Device> device_;  // whose memory it is; null: the host's
+  std::shared_ptr<Arena> stand_in_;
   const bool whole_file_;
   const bool validate_;
   const std::uint64_t offset_;

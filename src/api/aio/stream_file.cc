@@ -10,6 +10,7 @@
 #include "base/bytes.h"
 #include "base/error.h"
 #include "base/tuning.h"
+#include "base/with_path.h"
 #include "io/closing.h"
 
 namespace penstock {
@@ -75,20 +76,36 @@ std::size_t StreamFile::State::room() const noexcept {
   return current_ == nullptr ? 0 : settings_.block_size - filled_ - 1;
 }
 
+template <typename Copy>
+std::size_t StreamFile::State::fill(std::size_t nbytes, const Copy& copy) {
+  const std::size_t step = std::min<std::size_t>(nbytes, settings_.block_size - filled_);
+  if (current_ == nullptr) current_ = blocks().take();
+  const Stopwatch watch;
+  copy(current_ + filled_, step);
+  blocks_->count_fill(watch.seconds());
+  filled_ += step;
+  if (filled_ == settings_.block_size) submit_current();
+  return step;
+}
+
 void StreamFile::State::append(const std::byte* data, std::size_t nbytes) {
   guarded([&] {
+    const MemoryPlace place = find_place(data);
+    if (place.device != nullptr) {
+      Lanes lanes(place.device);
+      with_path(path_, [&] { lanes.wait_for(place.device->moment(nullptr)); });
+      return append_from(lanes, data, nbytes);
+    }
     const std::uint64_t block_size = settings_.block_size;
     bool borrowed = false;
     while (nbytes > 0) {
-      std::size_t step = nbytes;
+      std::size_t step = block_size;
       if (filled_ == 0 && nbytes >= block_size) {
         // Whole blocks are copied by the threads that write them, several at once.
-        step = block_size;
         borrowed = true;
         submit({blocks().take(), data, submitted_, step, step});
       } else {
-        step = std::min<std::size_t>(nbytes, block_size - filled_);
-        fill(data, step);
+        step = fill(nbytes, [&](std::byte* to, std::size_t count) { std::memcpy(to, data, count); });
       }
       data += step;
       nbytes -= step;
@@ -99,13 +116,16 @@ void StreamFile::State::append(const std::byte* data, std::size_t nbytes) {
   });
 }
 
-void StreamFile::State::fill(const std::byte* data, std::size_t nbytes) {
-  if (current_ == nullptr) current_ = blocks().take();
-  const Stopwatch watch;
-  std::memcpy(current_ + filled_, data, nbytes);
-  blocks_->count_fill(watch.seconds());
-  filled_ += nbytes;
-  if (filled_ == settings_.block_size) submit_current();
+void StreamFile::State::append_from(Lanes& lanes, const std::byte* data, std::size_t nbytes) {
+  auto address = static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(data));
+  while (nbytes > 0) {
+    const std::size_t step = fill(
+        nbytes, [&](std::byte* to, std::size_t count) { with_path(path_, [&] { lanes.fetch(to, address, count); }); });
+    address += step;
+    nbytes -= step;
+    size_ += step;
+  }
+  if (blocks_ != nullptr) blocks_->rethrow();
 }
 
 // Pads what direct I/O wants padded; the file is cut to size in the end.

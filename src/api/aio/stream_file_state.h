@@ -10,6 +10,7 @@
 
 #include "api/aio/stream_file_blocks.h"
 #include "api/save/file_writer.h"
+#include "device/device.h"
 #include "io/new_file.h"
 #include "penstock/stream_file.h"
 #include "transfer/settings.h"
@@ -44,7 +45,11 @@ class StreamFile::State {
   void guarded(Step&& step);
 
   StreamBlocks& blocks();
-  void fill(const std::byte* data, std::size_t nbytes);
+  // Memory of a device is fetched by the thread that appends it.
+  void append_from(Lanes& lanes, const std::byte* data, std::size_t nbytes);
+  // Puts up to a block's worth behind what there is, by copy(place, nbytes). Gives how many bytes.
+  template <typename Copy>
+  std::size_t fill(std::size_t nbytes, const Copy& copy);
   void submit(const StreamWrite& write);
   void submit_current();
   void begin_writing();
