@@ -11,6 +11,8 @@
 //
 // A process that gives up is destroyed and tells the others; when the first one is destroyed before commit() has
 // returned, the temporary file goes and the target is what it was.
+//
+// Tensors may lie on devices, as for Writer: write() and commit() wait for the streams.
 #pragma once
 
 #include <cstdint>

@@ -59,8 +59,8 @@ class StreamFile {
   StreamFile& operator=(StreamFile&&) noexcept;
   ~StreamFile();
 
-  // The memory is free again when this returns. Memory of a device is fetched through pinned blocks, after what is queued
-  // on its default stream.
+  // The memory is free again when this returns. Memory of a device is fetched through pinned blocks, after what is
+  // queued on its default stream.
   void append(const void* data, std::size_t nbytes);
 
   // Says that this many bytes more are going to come, so that a full disk is met now: throws Error(kNoSpace).

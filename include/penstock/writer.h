@@ -10,6 +10,11 @@
 // over an older checkpoint of as many shards, can leave a mixture. A single file takes the place of a sharded
 // checkpoint of its name: that one's index is removed, its shards are left.
 //
+// Tensors may lie on devices (penstock/device.h), on several in one file: commit() and save_async() ask whose memory
+// each is. Their bytes are those after what is queued on SaveOptions::streams when these are called, or on the default
+// stream of a device of which none is given, and pass through pinned memory. Memory that host and device share is read
+// by the host, after the streams that are given.
+//
 // A Writer is used from one thread, and once.
 #pragma once
 
@@ -68,8 +73,11 @@ struct SaveAsyncOptions {
   bool snapshot = true;
   std::shared_ptr<MemoryPool> pool;  // for the snapshot; nothing: MemoryPool::process_default()
   // Tensors of a device are copied within it, where it has twice as much memory free as they take; else to the host.
+  // Stats::reason says which, and why.
   bool on_device = false;
-  Allocator allocate;  // for that; nothing: the device's driver
+  // For that, where all are on one device; nothing: its driver. Called by save_async(). What it throws is no error: the
+  // snapshot is on the host then.
+  Allocator allocate;
 };
 
 // A save that runs in the background. Destroying an unfinished job waits for it.
@@ -102,7 +110,7 @@ class SaveJob {
   std::shared_ptr<State> state_;
 };
 
-// Commits `writer` in the background.
+// Commits `writer` in the background. Throws Error(kDevice) for what goes wrong with a device before it begins.
 SaveJob save_async(Writer writer, SaveAsyncOptions options = {});
 
 }  // namespace penstock
