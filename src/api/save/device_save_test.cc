@@ -231,6 +231,34 @@ TEST_F(DeviceSaveTest, bytes_are_those_after_the_work_that_the_caller_has_queued
   EXPECT_EQ(context.api.host_free(pinned.data()), 0);
 }
 
+TEST_F(DeviceSaveTest, memory_that_host_and_device_share_is_read_in_place_after_the_callers_stream) {
+  sim_.set("unified", 1);
+  const testing::SimulatedContext context(0);
+  const auto bytes = testing::random_bytes(3 * kMiB, 5);
+  const std::span pinned = context.allocate_pinned(bytes.size());
+  std::copy(bytes.begin(), bytes.end(), pinned.begin());
+  cuda::Address address = 0;
+  ASSERT_EQ(context.api.allocate_managed(&address, bytes.size(), cuda::kAttachGlobal), 0);
+  auto* const memory = reinterpret_cast<std::byte*>(address);
+  const cuda::Stream stream = context.make_stream();
+  sim_.set("delay", 20'000);
+  for (const bool background : {false, true}) {
+    std::fill_n(memory, bytes.size(), std::byte{0});
+    SaveOptions options;
+    options.streams = {{0, stream}};
+    Writer writer(directory_ / "a.safetensors", options);
+    writer.add("a", DType::kU8, {static_cast<std::int64_t>(bytes.size())}, memory);
+    ASSERT_EQ(context.api.copy_to_device(address, pinned.data(), pinned.size(), stream), 0);
+    background ? save_async(std::move(writer)).wait() : writer.commit();
+    const Tensor tensor = Reader(directory_ / "a.safetensors").load_slice("a", {});
+    EXPECT_TRUE(std::equal(bytes.begin(), bytes.end(), tensor.bytes.begin(), tensor.bytes.end())) << background;
+  }
+  EXPECT_EQ(sim_.counters().copies_to_host, 0u);
+  EXPECT_EQ(context.api.stream_destroy(stream), 0);
+  EXPECT_EQ(context.api.free(address), 0);
+  EXPECT_EQ(context.api.host_free(pinned.data()), 0);
+}
+
 TEST_F(DeviceSaveTest, a_save_of_host_memory_asks_nothing_of_the_device) {
   const auto bytes = testing::random_bytes(5 * kMiB);
   device_allocator(0)(1);
@@ -276,6 +304,8 @@ TEST_F(DeviceSaveTest, several_processes_write_one_file) {
       sums.insert(sums.end(), others.begin(), others.end());
       const Stats stats = first.commit(sums);
       EXPECT_THAT(stats.device, HasSubstr("cuda:0"));
+      EXPECT_EQ(stats.device.find(','), std::string::npos);
+      EXPECT_EQ(stats.pinning, "registered");
       Writer expected(directory_ / "host" / name, options);
       tensors.add_from_host(expected);
       expected.commit();

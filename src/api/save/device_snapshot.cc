@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <exception>
+#include <functional>
+#include <iterator>
 
 #include "base/bytes.h"
 #include "base/copy.h"
@@ -46,7 +48,7 @@ std::vector<DeviceSnapshot::Region> DeviceSnapshot::find_regions(const Writer::S
     regions.push_back({tensor.lanes, address_of(tensor.extent.first), address_of(tensor.extent.second), 0, {}});
   }
   std::sort(regions.begin(), regions.end(), [](const Region& a, const Region& b) {
-    return a.lanes != b.lanes ? a.lanes < b.lanes : a.begin < b.begin;
+    return a.lanes != b.lanes ? std::less<const Lanes*>()(a.lanes.get(), b.lanes.get()) : a.begin < b.begin;
   });
   std::vector<Region> joined;
   for (Region& region : regions) {
@@ -156,9 +158,13 @@ void DeviceSnapshot::copy_host(std::span<const std::unique_ptr<FileSave>> files,
 
 // Every tensor of a device lies in one.
 const DeviceSnapshot::Region& DeviceSnapshot::region_of(const DeviceSource& source) const {
-  return *std::find_if(regions_.begin(), regions_.end(), [&](const Region& region) {
-    return region.lanes.get() == &source.lanes() && source.address() >= region.begin && source.address() < region.end;
-  });
+  const auto behind =
+      std::upper_bound(regions_.begin(), regions_.end(), source, [](const DeviceSource& wanted, const Region& region) {
+        const std::less<const Lanes*> before;
+        if (&wanted.lanes() != region.lanes.get()) return before(&wanted.lanes(), region.lanes.get());
+        return wanted.address() < region.begin;
+      });
+  return *std::prev(behind);
 }
 
 }  // namespace penstock

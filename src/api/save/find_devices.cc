@@ -1,5 +1,6 @@
 // Tensors that lie on devices: found when a save begins, each asked for once.
 #include <optional>
+#include <utility>
 
 #include "api/save/writer_state.h"
 #include "transfer/device_source.h"
@@ -25,12 +26,26 @@ void find_devices(Writer::State& state) {
   for (AddedTensor& tensor : state.tensors) {
     if (tensor.data == nullptr || tensor.spec.nbytes == 0) continue;
     const MemoryPlace place = find_place(tensor.data);
+    state.has_shared_memory |= place.unified;
     if (place.device == nullptr) continue;
     tensor.lanes = state.devices.lanes(place.device);
     const auto address = static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(tensor.data));
     tensor.origin = {};
     tensor.origin.device = std::make_shared<const DeviceSource>(tensor.lanes, address, form_of(tensor));
   }
+}
+
+void wait_for_streams(Writer::State& state) {
+  state.devices.wait_for_caller(state.options.streams);
+  if (!state.has_shared_memory) return;
+  for (const DeviceStream& stream : state.options.streams) {
+    state.streams.push_back(std::make_shared<Lanes>(open_device(stream.device)));
+    DeviceUse::wait_for(*state.streams.back(), stream);
+  }
+}
+
+void settle_streams(Writer::State& state) {
+  for (const auto& lanes : std::exchange(state.streams, {})) lanes->settle();
 }
 
 }  // namespace penstock

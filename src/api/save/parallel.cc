@@ -59,6 +59,10 @@ struct ParallelSave::State {
                                   std::span<const WritePart> interiors, Crew& crew);
   // Tensors are read after what is queued on the caller's streams now.
   std::unique_ptr<Crew> make_crew(std::uint64_t nbytes);
+  // Of the crew that was made first: the shares are most of the file.
+  void describe_devices() {
+    if (stats.device.empty()) work.devices.describe(stats);
+  }
 
   Writer writer;
   Writer::State& work;
@@ -101,7 +105,8 @@ std::vector<std::uint32_t> ParallelSave::State::join(std::span<const ShareChecks
 }
 
 std::unique_ptr<Crew> ParallelSave::State::make_crew(std::uint64_t nbytes) {
-  work.devices.wait_for_caller(work.options.streams);
+  wait_for_streams(work);
+  settle_streams(work);
   work.devices.start_gds(work.options.gds, "");
   opened().use_gds(work.devices.gds());
   const Settings settings = decide_settings(work.options.io, nbytes, Direction::kWrite, work.devices.passage());
@@ -153,6 +158,7 @@ std::vector<ShareChecksum> ParallelSave::write(unsigned rank, unsigned count) {
   });
   crew->stop();
   describe_crew(*crew, state.stats);
+  state.describe_devices();
   if (options.durable) file.file().sync();
   std::vector<ShareChecksum> found;
   const auto checksums = collector.finish(state.content.specs.size());
@@ -176,13 +182,13 @@ Stats ParallelSave::commit(std::span<const ShareChecksum> checksums) {
   file.finish(state.layout.file_size(), options.durable, [] { return true; });
   file.file().publish();
   if (options.durable) file.file().sync_name();
+  state.describe_devices();
   Stats stats = state.stats;
   stats.bytes = state.work.nbytes;
   stats.tensors = state.content.specs.size();
   stats.path = file.route().direct ? "direct" : "buffered";
   stats.landing = "staged";
   stats.reason = "several processes wrote their shares of one file";
-  state.work.devices.describe(stats);
   stats.seconds = state.watch.seconds();
   return stats;
 }

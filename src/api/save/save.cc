@@ -83,6 +83,7 @@ void Save::prepare(bool snapshot) {
 }
 
 void Save::write() {
+  settle_streams(state_);
   if (files_.size() > 1) write_index();
   const Stopwatch watch;
   DeviceUse& devices = state_.devices;

@@ -23,7 +23,7 @@ struct SaveJob::State {
   void begin() {
     Writer::State& work = WriterAccess::state(writer);
     find_devices(work);
-    work.devices.wait_for_caller(work.options.streams);
+    wait_for_streams(work);
     if (!options.snapshot || !options.on_device) return;
     std::string reason;
     on_device = DeviceSnapshot::prepare(work, options.allocate, reason);
@@ -64,6 +64,7 @@ struct SaveJob::State {
     };
     check();
     Writer::State& work = WriterAccess::state(writer);
+    settle_streams(work);
     if (on_device != nullptr) {
       on_device->take(save.files(), *host_pool(options.pool), check);
     } else {
@@ -106,6 +107,7 @@ struct SaveJob::State {
     on_device.reset();
     forget_origins(work);
     work.devices = {};
+    work.streams.clear();
     work.options.progress = nullptr;
   }
 

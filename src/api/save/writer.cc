@@ -113,7 +113,7 @@ std::uint64_t Writer::nbytes() const noexcept {
 
 Stats Writer::commit() {
   find_devices(*state_);
-  state_->devices.wait_for_caller(state_->options.streams);
+  wait_for_streams(*state_);
   return save(*state_);
 }
 

@@ -44,12 +44,19 @@ struct Writer::State {
   SaveOptions options;
   std::vector<AddedTensor> tensors;
   std::uint64_t nbytes = 0;
-  DeviceUse devices;  // that tensors lie on; see find_devices()
+  DeviceUse devices;                            // that tensors lie on; see find_devices()
+  bool has_shared_memory = false;               // of a device, but read by the host as its own
+  std::vector<std::shared_ptr<Lanes>> streams;  // that the host has to wait for before it reads that
   bool committed = false;
 };
 
 // Asks of each tensor whether it lies on a device; if so its origin becomes one there. Before anything reads origins.
 void find_devices(Writer::State& state);
+
+// Tensors are read after what is queued on the caller's streams now. Who reads them calls settle_streams() first, which
+// waits where the host itself reads memory that it shares with a device; copies wait by themselves.
+void wait_for_streams(Writer::State& state);
+void settle_streams(Writer::State& state);
 
 // Finds tensors over the same memory and refuses them or stores them once, as the options say.
 void resolve_shared(Writer::State& state);
