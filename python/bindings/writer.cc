@@ -86,7 +86,8 @@ nb::dict commit(WriterHandle& handle) {
 JobHandle start(WriterHandle& handle, bool snapshot, std::shared_ptr<MemoryPool> pool, bool on_device,
                 const std::optional<PythonAllocator>& allocator) {
   SaveAsyncOptions options{.snapshot = snapshot, .pool = std::move(pool), .on_device = on_device, .allocate = {}};
-  if (allocator) options.allocate = allocator->function(handle.callbacks);
+  // Where it fails the snapshot is the host's, and the save goes on.
+  if (allocator) options.allocate = allocator->function(Callbacks::create(nb::none()));
   Writer& writer = handle.use();
   GilRelease release;
   return {save_async(std::move(writer), std::move(options)), handle.needs_python};

@@ -11,7 +11,7 @@ import torch
 from .. import _core
 from .._frameworks import Landing, PackedTensor
 from ..errors import ArgumentError, UnsupportedError
-from .tensors import build
+from .tensors import build, is_reachable, pointer, settle
 
 if TYPE_CHECKING:
     from .._frameworks import Row
@@ -33,12 +33,10 @@ def landing(device: torch.device) -> Landing:
         return Landing(build)
     probe = _probe(device)
     place = probe.device
-    kind = _dlpack_type(place)
-    number = None if kind is None or probe.is_meta else _core.device_of(probe.data_ptr())
-    if kind is None or number is None or place.index is None:
+    number = None if probe.is_meta else _core.device_of(probe.data_ptr())
+    allocator = None if number is None else _allocator(place, number)
+    if allocator is None:
         return Landing(partial(_build_and_move, place), device=place, passes_host=True)
-    give = _give_shared if _is_unified(number) else _give
-    allocator = _core.Allocator(partial(give, place, number, kind), (kind, place.index))
     return Landing(partial(_build_on, place), allocator, place)
 
 
@@ -57,33 +55,42 @@ def current_stream(device: torch.device) -> int | None:
         return None
 
 
-def streams(tensors: Iterable[torch.Tensor]) -> list[tuple[int, int]]:
-    """The caller's stream of each device that the engine can reach: the device's number, and the stream's address."""
-    found: dict[torch.device, tuple[int, int]] = {}
-    for tensor in tensors:
-        if tensor.device.type in ("cpu", "meta") or tensor.device in found:
+def streams(values: Iterable[Any]) -> list[tuple[int, int]]:
+    """Of each device that the engine reaches and a value is on: its number, and the address of the caller's stream."""
+    found: list[tuple[int, int]] = []
+    for device, number in devices_of(values).items():
+        stream = current_stream(device)
+        if stream is not None:
+            found.append((number, stream))
+    return found
+
+
+def devices_of(values: Iterable[Any]) -> dict[torch.device, int]:
+    """The devices of tensors and storages among the values that the engine reaches, and the driver's numbers."""
+    found: dict[torch.device, int] = {}
+    for value in values:
+        held = value.data if isinstance(value, PackedTensor) else value
+        device = getattr(held, "device", None)
+        if not isinstance(device, torch.device) or device.type in ("cpu", "meta") or device in found:
             continue
-        number = _core.device_of(tensor.data_ptr())
-        stream = None if number is None else current_stream(tensor.device)
-        if number is not None and stream is not None:
-            found[tensor.device] = (number, stream)
-    return list(found.values())
+        address = pointer(held)
+        number = _core.device_of(address) if address != 0 else None
+        if number is not None:
+            found[device] = number
+    return found
 
 
-def settle(device: torch.device) -> None:
-    """Waits for what the caller has queued: threads of the engine that copy with torch use streams of their own."""
-    if device.type == "cpu":
-        return
-    find = getattr(getattr(torch, device.type, None), "current_stream", None)
-    if find is not None:
-        find(device).synchronize()
+def snapshot_allocator(values: Iterable[Any]) -> _core.Allocator | None:
+    """Memory from torch's allocator for copies of these; None where they are on several devices, or on none."""
+    devices = devices_of(values)
+    return _allocator(*devices.popitem()) if len(devices) == 1 else None
 
 
 def copied_to_host(memory: torch.Tensor, source: torch.Tensor) -> None:
     """Copies bytes that lie in a row in both, by pinned memory where they come from a device."""
     if memory.nbytes == 0:
         return
-    if source.device.type != "cpu" and _core.device_of(source.data_ptr()) is not None:
+    if source.device.type != "cpu" and is_reachable(source):
         settle(source.device)
         _core.copy_to_host(memory.data_ptr(), source.data_ptr(), source.nbytes)
     else:
@@ -94,7 +101,7 @@ def copied_to_device(memory: torch.Tensor, source: torch.Tensor) -> None:
     """The same in the other direction."""
     if memory.nbytes == 0:
         return
-    if memory.device.type != "cpu" and source.device.type == "cpu" and _core.device_of(memory.data_ptr()) is not None:
+    if memory.device.type != "cpu" and source.device.type == "cpu" and is_reachable(memory):
         settle(memory.device)
         _core.copy_to_device(memory.data_ptr(), source.data_ptr(), source.nbytes)
     else:
@@ -124,6 +131,14 @@ def _dlpack_type(device: torch.device) -> int | None:
         return 10 if torch.version.hip else 2
     named = getattr(torch._C, "_get_privateuse1_backend_name", lambda: _OWN_BACKEND)()
     return 12 if device.type == named else None
+
+
+def _allocator(device: torch.device, number: int) -> _core.Allocator | None:
+    kind = _dlpack_type(device)
+    if kind is None or device.index is None:
+        return None
+    give = _give_shared if _is_unified(number) else _give
+    return _core.Allocator(partial(give, device, number, kind), (kind, device.index))
 
 
 def _is_unified(number: int) -> bool:

@@ -9,7 +9,9 @@ import torch
 
 from .. import _core
 from .._options import save_options, target_text
+from .devices import streams
 from .pickles import Pickled, pickle_object
+from .tensors import pointer
 
 if TYPE_CHECKING:
     from .._options import Path
@@ -47,13 +49,26 @@ def make_pickled_writer(
     legacy = arguments.get("format") == "torch-legacy"
     arguments["format"] = "torch-legacy" if legacy else "torch"
     arguments.pop("shared", None)  # tensors that share memory are what storages are for
-    options = save_options(**arguments, shared="duplicate", pickle=pickled.data, around_pickle=pickled.around)
+    options = save_options(
+        **arguments,
+        shared="duplicate",
+        pickle=pickled.data,
+        around_pickle=pickled.around,
+        streams=streams(each.storage for each in pickled.storages),
+    )
     writer = _core.Writer(target_text(path), options, callback)
     owners = []
     for each in pickled.storages:
-        storage = each.storage if each.storage.device.type == "cpu" else each.storage.cpu()
+        storage = each.storage if _is_reachable(each.storage) else each.storage.cpu()
         # A zip has bytes; the legacy format counts elements, of whatever kind.
         width = each.width if legacy else 1
         writer.add(each.key, _ELEMENTS[width], (storage.nbytes() // width,), storage.data_ptr(), None)
         owners.append(storage)
     return writer, owners
+
+
+def _is_reachable(storage: Any) -> bool:
+    """Whether the engine reads the memory itself."""
+    if storage.device.type == "cpu" or storage.nbytes() == 0:
+        return True
+    return _core.device_of(pointer(storage)) is not None

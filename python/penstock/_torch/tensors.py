@@ -134,9 +134,10 @@ def source(name: str, value: Any) -> Source | None:
     dtype = NAMES.get(tensor.dtype)
     if dtype is None:
         raise UnsupportedError(f"{name}: {tensor.dtype} can't be saved")
-    if tensor.device.type != "cpu" and BITS[dtype] >= 8:
-        return converted_source(name, tensor, tensor.dtype)
-    tensor = tensor.cpu()
+    if not is_reachable(tensor):
+        if BITS[dtype] >= 8:
+            return converted_source(name, tensor, tensor.dtype)
+        tensor = tensor.cpu()
     shape = tuple(tensor.shape)
     strides = None
     if not tensor.is_contiguous():
@@ -148,6 +149,14 @@ def source(name: str, value: Any) -> Source | None:
     if dtype == "F4":
         shape = _unpacked_shape(shape)
     return Source(dtype, shape, _address(name, tensor), strides, tensor)
+
+
+def is_reachable(tensor: torch.Tensor) -> bool:
+    """Whether the engine reaches this tensor's memory itself: the host's, or of a device that it knows."""
+    if tensor.device.type == "cpu" or tensor.numel() == 0:
+        return True
+    address = pointer(tensor)
+    return address != 0 and _core.device_of(address) is not None
 
 
 def from_any(value: Any) -> torch.Tensor:
@@ -171,11 +180,11 @@ def describe(tensor: torch.Tensor) -> str:
 def converted_source(name: str, tensor: torch.Tensor, dtype: torch.dtype) -> Source:
     """How to write a tensor of any device as elements of `dtype`, piece by piece."""
     tensor = tensor.detach().resolve_conj().resolve_neg()
-    _settle(tensor.device)
+    settle(tensor.device)
     return Source(NAMES[dtype], tuple(tensor.shape), 0, None, tensor, _Pieces(name, tensor, dtype).read)
 
 
-def _settle(device: torch.device) -> None:
+def settle(device: torch.device) -> None:
     """Waits for what the caller has queued: the engine's threads copy on streams of their own, which don't."""
     current_stream = getattr(getattr(torch, device.type, None), "current_stream", None)
     if device.type != "cpu" and current_stream is not None:
@@ -244,7 +253,7 @@ def _dense(name: str, tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _address(name: str, tensor: torch.Tensor) -> int:
-    address = _pointer(tensor)
+    address = pointer(tensor)
     if address == 0 and tensor.numel() > 0:
         raise _wrapper(name, tensor)
     return address
@@ -254,10 +263,10 @@ def _wrapper(name: str, tensor: torch.Tensor) -> UnsupportedError:
     return UnsupportedError(f"{name}: a {type(tensor).__name__} has no memory of its own")
 
 
-def _pointer(tensor: torch.Tensor) -> int:
-    """Where the memory is; 0 for a tensor that only wraps others."""
+def pointer(tensor: Any) -> int:
+    """Where the memory of a tensor or storage is; 0 for a tensor that only wraps others."""
     try:
-        return tensor.data_ptr()
+        return int(tensor.data_ptr())
     except RuntimeError:
         return 0
 
@@ -283,12 +292,12 @@ def place(name: str, value: Any) -> Place | None:
     identity: Any = id(value)
     address = None
     where = None if value.device.type in ("cpu", "meta") else value.device
-    pointer = 0 if value.is_meta or value.layout is not torch.strided else _pointer(value)
-    if pointer != 0:
-        identity = (value.device, pointer, shape, value.stride(), dtype)
+    memory = 0 if value.is_meta or value.layout is not torch.strided else pointer(value)
+    if memory != 0:
+        identity = (value.device, memory, shape, value.stride(), dtype)
         plain = value.is_contiguous() and not value.is_neg() and not value.is_conj()
-        if plain and (where is None or _core.device_of(pointer) is not None):
-            address = pointer
+        if plain and is_reachable(value):
+            address = memory
     nbytes = value.numel() * value.element_size()
     return Place(value, dtype, shape, nbytes, identity, address, _obstacle(value), value.is_meta, where)
 

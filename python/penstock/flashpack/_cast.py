@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from .._dtypes import BITS, FLOATING
-from .._torch.tensors import NAMES, converted_source, describe, is_plain
+from .._torch.tensors import NAMES, converted_source, describe, is_plain, is_reachable
 from ..errors import ArgumentError
 
 EXTRA_STATE = "_extra_state"
@@ -25,7 +25,7 @@ def is_extra_state(name: str) -> bool:
 
 
 def converted(tensors: Mapping[str, Any], target: torch.dtype) -> dict[str, Any]:
-    """The tensors; those that the engine can't convert (integers, booleans, complex, other devices) as sources."""
+    """The tensors; those that the engine can't convert (integers, booleans, complex, unknown devices) as sources."""
     return {
         name: _convert(name, tensor, target) if _needs_torch(name, tensor, target) else tensor
         for name, tensor in tensors.items()
@@ -37,7 +37,7 @@ def _needs_torch(name: str, tensor: Any, target: torch.dtype) -> bool:
         raise ArgumentError(f"{name}: expected a torch tensor, not {type(tensor).__name__}")
     if is_extra_state(name):
         return False  # it is the module's own, often bytes
-    return tensor.dtype != target and not (tensor.device.type == "cpu" and engine_converts(tensor.dtype, target))
+    return tensor.dtype != target and not (engine_converts(tensor.dtype, target) and is_reachable(tensor))
 
 
 def _convert(name: str, tensor: torch.Tensor, target: torch.dtype) -> Any:
