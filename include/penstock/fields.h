@@ -117,7 +117,7 @@ void visit_fields(const Stats& stats, Visitor&& visit) {
   visit("bytes_buffered", stats.bytes_buffered);
   visit("bytes_mapped", stats.bytes_mapped);
   visit("bytes_copied", stats.bytes_copied);
-  visit("bytes_on_device", stats.bytes_on_device);
+  visit("bytes_on_drive", stats.bytes_on_drive);
   visit("requests", stats.requests);
   visit("resumed", stats.resumed);
   visit("path", stats.path);

@@ -168,12 +168,12 @@ struct Phase {
 
 // What a load or save did.
 struct Stats {
-  std::uint64_t bytes = 0;            // payload moved or mapped
-  std::uint64_t bytes_direct = 0;     // moved past the page cache
-  std::uint64_t bytes_buffered = 0;   // copied from or into the page cache
-  std::uint64_t bytes_mapped = 0;     // mapped, not copied
-  std::uint64_t bytes_copied = 0;     // of the direct ones, those that passed through a staging block
-  std::uint64_t bytes_on_device = 0;  // bytes that the requests covered, alignment and gaps included
+  std::uint64_t bytes = 0;           // payload moved or mapped
+  std::uint64_t bytes_direct = 0;    // moved past the page cache
+  std::uint64_t bytes_buffered = 0;  // copied from or into the page cache
+  std::uint64_t bytes_mapped = 0;    // mapped, not copied
+  std::uint64_t bytes_copied = 0;    // of the direct ones, those that passed through a staging block
+  std::uint64_t bytes_on_drive = 0;  // bytes that the requests covered, alignment and gaps included
   std::uint64_t requests = 0;
   std::uint64_t resumed = 0;  // requests that came back short or interrupted and were continued
   std::uint64_t tensors = 0;

@@ -239,7 +239,7 @@ _ADDED = (
     "bytes_buffered",
     "bytes_mapped",
     "bytes_copied",
-    "bytes_on_device",
+    "bytes_on_drive",
     "requests",
     "resumed",
 )

@@ -39,7 +39,7 @@ struct Counters {
   std::atomic<std::uint64_t> bytes_direct{0};
   std::atomic<std::uint64_t> bytes_buffered{0};
   std::atomic<std::uint64_t> bytes_copied{0};
-  std::atomic<std::uint64_t> bytes_on_device{0};
+  std::atomic<std::uint64_t> bytes_on_drive{0};
   std::atomic<std::uint64_t> bytes_gds{0};
 };
 

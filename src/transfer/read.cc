@@ -50,7 +50,7 @@ class ReadJob final : public BlockJob {
 
   NextStep transferred(std::byte* staging) override {
     counters_.bytes_direct += payload();
-    counters_.bytes_on_device += block_.length;
+    counters_.bytes_on_drive += block_.length;
     if (target_ == nullptr) {
       counters_.bytes_copied += payload();
       return put(staging, block_.offset);
@@ -106,7 +106,7 @@ class ReadJob final : public BlockJob {
     counters_.resumed += *requests - 1;
     counters_.bytes_gds += payload();
     counters_.bytes_direct += payload();
-    counters_.bytes_on_device += block_.length;
+    counters_.bytes_on_drive += block_.length;
     return NextStep::kEnd;
   }
 
@@ -136,7 +136,7 @@ class ReadJob final : public BlockJob {
     if (drop_behind_) drop_pages(first, nbytes);
     ++counters_.requests;
     counters_.bytes_buffered += payload();
-    counters_.bytes_on_device += nbytes;
+    counters_.bytes_on_drive += nbytes;
     if (target == nullptr) return put(staging, first);
     observe(piece, target);
     return NextStep::kEnd;

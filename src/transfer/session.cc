@@ -105,7 +105,7 @@ void describe_crew(Crew& crew, Stats& stats) {
   stats.bytes_direct += counters.bytes_direct;
   stats.bytes_buffered += counters.bytes_buffered;
   stats.bytes_copied += counters.bytes_copied;
-  stats.bytes_on_device += counters.bytes_on_device;
+  stats.bytes_on_drive += counters.bytes_on_drive;
   stats.bytes_gds += counters.bytes_gds;
   stats.backend = crew.backend();
   stats.block_size = crew.settings().block_size;

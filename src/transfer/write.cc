@@ -57,7 +57,7 @@ class WriteJob final : public BlockJob {
   NextStep transferred(std::byte* staging) override {
     written_ = payload();
     (batch_->target.direct ? counters_.bytes_direct : counters_.bytes_buffered) += written_;
-    counters_.bytes_on_device += block_.length;
+    counters_.bytes_on_drive += block_.length;
     if (staging != nullptr) counters_.bytes_copied += written_;
     return NextStep::kEnd;
   }
@@ -107,7 +107,7 @@ class WriteJob final : public BlockJob {
     written_ = payload();
     counters_.bytes_gds += written_;
     counters_.bytes_direct += written_;
-    counters_.bytes_on_device += block_.length;
+    counters_.bytes_on_drive += block_.length;
     return NextStep::kEnd;
   }
 

@@ -21,7 +21,7 @@ KEYS = (
     "bytes_buffered",
     "bytes_mapped",
     "bytes_copied",
-    "bytes_on_device",
+    "bytes_on_drive",
     "requests",
     "block_size",
     "queue_depth",

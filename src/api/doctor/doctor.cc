@@ -69,11 +69,11 @@ void count_block(const ReadTask& task, std::size_t number, Forecast& forecast) {
   ++stats.requests;
   if (task.buffered[number]) {
     stats.bytes_buffered += payload;
-    stats.bytes_on_device += hull_of(pieces).size();
+    stats.bytes_on_drive += hull_of(pieces).size();
     if (!task.drop_behind.empty() && task.drop_behind[number]) forecast.bytes_dropped += payload;
   } else {
     stats.bytes_direct += payload;
-    stats.bytes_on_device += block.length;
+    stats.bytes_on_drive += block.length;
     if (!block.straight) stats.bytes_copied += payload;
   }
 }

@@ -64,7 +64,7 @@ void expect_same(const Stats& expected, const Stats& actual) {
   EXPECT_EQ(expected.bytes_buffered, actual.bytes_buffered);
   EXPECT_EQ(expected.bytes_mapped, actual.bytes_mapped);
   EXPECT_EQ(expected.bytes_copied, actual.bytes_copied);
-  EXPECT_EQ(expected.bytes_on_device, actual.bytes_on_device);
+  EXPECT_EQ(expected.bytes_on_drive, actual.bytes_on_drive);
   EXPECT_EQ(expected.requests, actual.requests);
   EXPECT_EQ(expected.tensors, actual.tensors);
   EXPECT_EQ(expected.tensors_moved, actual.tensors_moved);

@@ -308,7 +308,7 @@ TEST(TorchTest, verify_reads_every_byte_once_and_tells_of_all_of_them) {
     const Stats verified = Reader(directory / "m.pt").load(options).stats;
     EXPECT_EQ(verified.bytes, plain.bytes);
     EXPECT_EQ(told, verified.bytes_direct + verified.bytes_buffered);
-    EXPECT_LT(verified.bytes_on_device, plain.bytes_on_device + plain.bytes_on_device / 4);
+    EXPECT_LT(verified.bytes_on_drive, plain.bytes_on_drive + plain.bytes_on_drive / 4);
   }
 }
 
