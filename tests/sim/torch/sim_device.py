@@ -165,6 +165,7 @@ def _device_module(simulator: Simulator) -> types.ModuleType:
 
 def _count(simulator: Simulator) -> int:
     count = ctypes.c_int()
+    simulator.driver.cuInit(0)
     simulator.driver.cuDeviceGetCount(ctypes.byref(count))
     return count.value
 
