@@ -190,7 +190,11 @@ def _rebuilt(function: str, arguments: list[Any]) -> Any:
     make = _REBUILT.get(function)
     if make is None:
         raise UnsupportedFormatError(f"a tensor that torch makes by {function}")
-    return make(*arguments)
+    try:
+        return make(*arguments)
+    except NotImplementedError as problem:  # devices lack some of what the CPU has
+        reason = str(problem).partition("\n")[0].partition(". ")[0]
+        raise UnsupportedFormatError(f"a tensor that torch makes by {function} can't be made: {reason}") from problem
 
 
 def _sparse(layout: Any, data: Sequence[Any]) -> Any:
