@@ -42,6 +42,9 @@ constexpr auto kKnownErrors = std::to_array<KnownError>({
     {5025, "permission denied"},
     {5027, "the file is not registered"},
     {5028, "the file is registered already"},
+    {5030, "cuFile failed within"},
+    {5031, "the file has no name to open it by"},
+    {5033, "nvidia-fs could not be set up"},
     {5034, "turned off for this file by cufile.json"},
     {5036, "memory of the device can't be pinned"},
 });
@@ -63,15 +66,22 @@ class KeptStandardInput {
   const UniqueFd copy_;
 };
 
+// A descriptor of one's own, opened anew: cuFile takes each only once, it has to outlive the handle, and flags that are
+// no obstacle to us (O_NOFOLLOW, O_APPEND) are one to cuFile.
+UniqueFd own_descriptor(int fd, const std::string& path) {
+  const int flags = ::fcntl(fd, F_GETFL) & (O_ACCMODE | O_DIRECT);
+  UniqueFd own(::open(fmt::format("/proc/self/fd/{}", fd).c_str(), flags | O_CLOEXEC));
+  if (!own) throw_errno(path, "cannot open it again for cuFile", errno);
+  return own;
+}
+
 class CudaFile final : public DeviceFile {
  public:
-  // Of a descriptor of its own: cuFile takes each only once, and it has to outlive the handle.
   CudaFile(std::shared_ptr<const CudaDevice> device, int fd, std::string path)
       : device_(std::move(device)),
         api_(*open_file_library().api),
         path_(std::move(path)),
-        fd_(::fcntl(fd, F_DUPFD_CLOEXEC, 3)) {
-    if (!fd_) throw_errno(path_, "cannot duplicate its descriptor", errno);
+        fd_(own_descriptor(fd, path_)) {
     const ContextScope scope(*device_);
     scope.require();
     FileDescription description;

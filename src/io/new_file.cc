@@ -240,21 +240,46 @@ void NewFile::finish(std::uint64_t size, bool durable) {
   if (durable) sync();
 }
 
+bool NewFile::link_as(const std::string& name) {
+  const std::string unnamed = fmt::format("/proc/self/fd/{}", fd());
+  return ::linkat(AT_FDCWD, unnamed.c_str(), directory_.get(), name.c_str(), AT_SYMLINK_FOLLOW) == 0;
+}
+
+void NewFile::link_temporary() {
+  for (int attempt = 0; attempt < kNameAttempts; ++attempt) {
+    std::string candidate = temporary_name(file_name_of(target_));
+    if (link_as(candidate)) {
+      temporary_ = std::move(candidate);
+      return;
+    }
+    if (errno != EEXIST) break;
+  }
+  throw_errno(target_, "cannot name the new file", errno);
+}
+
+void NewFile::take_name() {
+  struct stat status {};
+  if (::fstat(fd(), &status) != 0) throw_errno(target_, "cannot ask for its names", errno);
+  if (status.st_nlink > 0) return;
+  link_temporary();
+  const int flags = ::fcntl(fd(), F_GETFL) & O_DIRECT;
+  UniqueFd by_name(::openat(directory_.get(), temporary_.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW | flags));
+  if (!by_name) throw_errno(target_, fmt::format("cannot open the temporary file {}", temporary_), errno);
+  fd_ = std::move(by_name);
+}
+
 void NewFile::publish() {
   const std::string name(file_name_of(target_));
   if (temporary_.empty()) {
-    const std::string unnamed = fmt::format("/proc/self/fd/{}", fd());
-    int result = -1;
-    for (int attempt = 0; result != 0 && attempt < kNameAttempts; ++attempt) {
-      // A name that is free is taken at once; only an existing target needs the detour of a rename.
-      std::string candidate = attempt == 0 ? name : temporary_name(name);
-      result = ::linkat(AT_FDCWD, unnamed.c_str(), directory_.get(), candidate.c_str(), AT_SYMLINK_FOLLOW);
-      fresh_name_ = result == 0 && attempt == 0;
-      if (fresh_name_) return;
-      if (result == 0) temporary_ = std::move(candidate);
-      if (result != 0 && errno != EEXIST) break;
-    }
-    if (result != 0) throw_errno(target_, "cannot name the new file", errno);
+    // A name that is free is taken at once; only an existing target needs the detour of a rename.
+    fresh_name_ = link_as(name);
+    if (fresh_name_) return;
+    if (errno != EEXIST) throw_errno(target_, "cannot name the new file", errno);
+    link_temporary();
+  } else if (::renameat2(directory_.get(), temporary_.c_str(), directory_.get(), name.c_str(), RENAME_NOREPLACE) == 0) {
+    temporary_.clear();
+    fresh_name_ = true;
+    return;
   }
   UniqueFd replaced = hold(directory_.get(), name);
   if (::renameat(directory_.get(), temporary_.c_str(), directory_.get(), name.c_str()) != 0) {

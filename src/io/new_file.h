@@ -31,6 +31,9 @@ class NewFile {
   static NewFile join(const std::filesystem::path& target, const std::string& temporary);
   const std::string& temporary() const noexcept { return temporary_; }
 
+  // Gives an unnamed file a hidden name now, and a descriptor that was opened by it: for those who open files by name.
+  void take_name();
+
   NewFile(NewFile&& other) noexcept;
   NewFile& operator=(NewFile&&) noexcept = delete;
   ~NewFile();
@@ -70,6 +73,8 @@ class NewFile {
   NewFile(std::string target, UniqueFd directory, UniqueFd fd, std::string temporary);
 
   void take_mode_of_target();
+  bool link_as(const std::string& name);
+  void link_temporary();
   bool takes_direct_writes() const;
 
   std::string target_;

@@ -1,5 +1,6 @@
 #include "io/new_file.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
@@ -104,12 +105,40 @@ TEST(NewFileTest, a_withdrawn_name_is_gone_unless_it_was_taken_before) {
   const TempDir directory;
   testing::write_file(directory / "old", "old");
   for (const char* name : {"old", "new"}) {
-    NewFile file = NewFile::create(directory / name);
-    file.finish(0, false);
-    file.publish();
-    file.withdraw();
+    for (const bool early : {false, true}) {
+      NewFile file = NewFile::create(directory / name);
+      if (early) file.take_name();
+      file.finish(0, false);
+      file.publish();
+      file.withdraw();
+    }
   }
   EXPECT_EQ(directory.names(), std::vector<std::string>{"old"});
+}
+
+TEST(NewFileTest, a_file_that_takes_a_name_early_is_the_same_file_and_can_be_opened_by_it) {
+  const TempDir directory;
+  {
+    NewFile file = NewFile::create(directory / "file");
+    file.write(0, "before", 6);
+    ASSERT_TRUE(file.use_direct());
+    file.take_name();
+    const std::string name = file.temporary();
+    EXPECT_EQ(directory.names(), std::vector<std::string>{name});
+    EXPECT_EQ(::fcntl(file.fd(), F_GETFL) & (O_TMPFILE | O_DIRECT), O_DIRECT);
+    EXPECT_EQ(std::filesystem::read_symlink("/proc/self/fd/" + std::to_string(file.fd())), directory / name);
+    file.use_buffered();
+    file.write(6, " and after", 10);
+    file.take_name();  // has one
+    NewFile::join(directory / "file", name).take_name();
+    EXPECT_EQ(directory.names(), std::vector<std::string>{name});
+    file.finish(16, false);
+    file.publish();
+  }
+  EXPECT_EQ(directory.names(), std::vector<std::string>{"file"});
+  EXPECT_EQ(content_of(directory / "file"), "before and after");
+  NewFile::create(directory / "other").take_name();
+  EXPECT_EQ(directory.names(), std::vector<std::string>{"file"});
 }
 
 TEST(NewFileTest, a_missing_directory_is_named) {

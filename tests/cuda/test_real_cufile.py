@@ -148,8 +148,11 @@ def model(tmp_path: Path) -> dict[str, bytes]:
     return tensors
 
 
-def load_to_device(folder: Path, libcufile: Path, preload: Path, root: Path) -> tuple[int, str]:
-    """How many bytes came by cuFile, and what is said of it. `root` is where penstock looks for /proc."""
+def move(folder: Path, libcufile: Path, preload: Path, root: Path) -> list[tuple[int, str]]:
+    """Loads to a device and saves from there: how many bytes went by cuFile, and what is said of it, for each of both.
+
+    `root` is where penstock looks for /proc.
+    """
     if not DEVICE_PROGRAM.exists():
         pytest.skip("the library is not built in build/release (`make test STAGES=release` does)")
     variables = {
@@ -157,29 +160,35 @@ def load_to_device(folder: Path, libcufile: Path, preload: Path, root: Path) -> 
         "PENSTOCK_LIBCUFILE": str(libcufile),
         "PENSTOCK_GDS_ROOT": str(root),
     }
-    command = [str(DEVICE_PROGRAM), "model.safetensors", "device"]
+    command = [str(DEVICE_PROGRAM), "model.safetensors", "device", "saved.safetensors"]
     done = run_with_udev(command, folder, preload, SIMULATOR, **variables)
     assert (done.returncode, done.stderr) == (0, "")
-    nbytes, _, reason = done.stdout.strip().partition(" bytes by cuFile: ")
-    return int(nbytes), reason
+    told = [line.partition(" bytes by cuFile: ") for line in done.stdout.splitlines()]
+    return [(int(nbytes), reason) for nbytes, _, reason in told]
 
 
-def test_penstock_loads_by_nvidias_library(
+def check_that_all_is_there(folder: Path, model: dict[str, bytes]) -> None:
+    assert {path.name: path.read_bytes() for path in (folder / "device").iterdir()} == model
+    saved = penstock.load(folder / "saved.safetensors", framework="numpy")
+    assert {name: array.tobytes() for name, array in saved.items()} == model
+
+
+def test_penstock_loads_and_saves_by_nvidias_library(
     toolkit: Files, preload: Path, tmp_path: Path, model: dict[str, bytes]
 ) -> None:
     (tmp_path / "proc").mkdir()
     (tmp_path / "proc" / "modules").touch()
-    nbytes, said = load_to_device(tmp_path, toolkit.libcufile, preload, tmp_path)
-    assert said == "used"
-    assert nbytes % 4096 == 0
-    assert 5_600_000 < nbytes < sum(map(len, model.values()))
-    assert {path.name: path.read_bytes() for path in (tmp_path / "device").iterdir()} == model
+    moved = move(tmp_path, toolkit.libcufile, preload, tmp_path)
+    assert [said.partition(";")[0] for _, said in moved] == ["used", "used"]
+    for nbytes, _ in moved:
+        assert nbytes % 4096 == 0
+        assert 5_600_000 < nbytes < sum(map(len, model.values()))
+    check_that_all_is_there(tmp_path, model)
 
 
 def test_penstock_does_not_ask_a_library_that_would_wait_for_ever(
     toolkit: Files, preload: Path, tmp_path: Path, model: dict[str, bytes]
 ) -> None:
-    nbytes, said = load_to_device(tmp_path, toolkit.libcufile, preload, tmp_path)
-    assert nbytes == 0
-    assert said == "/proc/modules is missing, and cuFile waits for it without end"
-    assert {path.name: path.read_bytes() for path in (tmp_path / "device").iterdir()} == model
+    said = "/proc/modules is missing, and cuFile waits for it without end"
+    assert move(tmp_path, toolkit.libcufile, preload, tmp_path) == [(0, said), (0, said)]
+    check_that_all_is_there(tmp_path, model)

@@ -3,6 +3,7 @@
 // Whole 4 KiB blocks go by the caller's descriptor, the rest by one of our own without O_DIRECT, as the real one's
 // edges go through memory of its own. Everything that both libraries share is in libcuda.so.1.
 #include <fcntl.h>
+#include <limits.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -46,6 +47,7 @@ enum FileError {
   kNotRegistered = 5024,
   kHandleNotRegistered = 5027,
   kHandleAlreadyRegistered = 5028,
+  kNoNewDescriptor = 5031,
 };
 
 constexpr std::size_t kBlock = 4096;
@@ -204,6 +206,10 @@ SIM_EXPORT Status cuFileHandleRegister(Handle* handle, Description* description)
   if (flags < 0) {
     return {kInvalidValue, 0};
   }
+  constexpr int kRefused = O_APPEND | O_NONBLOCK | O_DIRECTORY | O_NOFOLLOW | O_TMPFILE;
+  if ((flags & kRefused) != 0) {
+    return {kInvalidOpenFlag, 0};
+  }
   if ((flags & O_DIRECT) == 0 && all.settings.file_buffered == 0) {
     return {kDirectNotSet, 0};
   }
@@ -212,10 +218,13 @@ SIM_EXPORT Status cuFileHandleRegister(Handle* handle, Description* description)
       return {kHandleAlreadyRegistered, 0};
     }
   }
-  const std::string path = sim::text("/proc/self/fd/", description->fd);
-  const int buffered = open(path.c_str(), (flags & O_ACCMODE) | O_CLOEXEC);
+  // By its name, as NVIDIA's does.
+  char path[PATH_MAX + 1] = {};
+  const std::string link = sim::text("/proc/self/fd/", description->fd);
+  const bool named = readlink(link.c_str(), path, PATH_MAX) > 0;
+  const int buffered = named ? open(path, (flags & O_ACCMODE) | O_CLOEXEC) : -1;
   if (buffered < 0) {
-    return {kInvalidOpenFlag, 0};
+    return {kNoNewDescriptor, 0};
   }
   *handle = all.new_handle();
   all.files[*handle] = std::make_shared<sim::File>(description->fd, buffered);

@@ -69,6 +69,17 @@ WriteTarget FileWriter::target() const {
   return target;
 }
 
+void FileWriter::use_gds(std::shared_ptr<GdsUse> gds) {
+  gds_ = std::move(gds);
+  if (gds_ == nullptr || !gds_->is_on() || !route_.direct) return;
+  try {
+    file_.take_name();
+  } catch (const Error& error) {
+    gds_->note_staged(error.what());
+    gds_ = nullptr;
+  }
+}
+
 void FileWriter::reserve(std::uint64_t file_size) {
   // A small file's space is not worth asking for.
   if (route_.reason != WriteReason::kSmall) file_.reserve(align_up(file_size, alignment_.offset));

@@ -34,8 +34,8 @@ class FileWriter {
   // For those who have blocks of their own.
   WriteTarget target() const;
 
-  // Devices may write what lies on them by themselves.
-  void use_gds(std::shared_ptr<GdsUse> gds) { gds_ = std::move(gds); }
+  // Devices may write what lies on them by themselves. They open the file by name, so it gets a hidden one.
+  void use_gds(std::shared_ptr<GdsUse> gds);
 
   // Reserves the file's space: a full disk is met before any data is moved.
   void reserve(std::uint64_t file_size);
