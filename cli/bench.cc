@@ -242,11 +242,11 @@ struct Measured {
 // Throws Error when there is no such device.
 std::optional<BenchDevice> open_device(const Options& options) {
   if (!options.device) return std::nullopt;
-  BenchDevice device{{}, device_allocator(*options.device)};
+  Allocator allocate = device_allocator(*options.device);
   for (const DeviceInfo& info : list_devices()) {
-    if (info.number == *options.device) device.info = info;
+    if (info.number == *options.device) return BenchDevice{info, std::move(allocate)};
   }
-  return device;
+  return std::nullopt;
 }
 
 // Half of the memory that there is, of the host and of the device.

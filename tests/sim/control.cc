@@ -171,6 +171,7 @@ SIM_EXPORT size_t sim_leaks(int kinds, char* buffer, size_t nbytes) {
 }
 
 SIM_EXPORT int sim_peek(void* to, uint64_t address, size_t nbytes) {
+  if (nbytes == 0) return 0;
   const std::lock_guard lock(sim::state().mutex);
   const std::byte* const from = reach(address, nbytes);
   if (from == nullptr) {
@@ -181,6 +182,7 @@ SIM_EXPORT int sim_peek(void* to, uint64_t address, size_t nbytes) {
 }
 
 SIM_EXPORT int sim_poke(uint64_t address, const void* from, size_t nbytes) {
+  if (nbytes == 0) return 0;
   const std::lock_guard lock(sim::state().mutex);
   std::byte* const to = reach(address, nbytes);
   if (to == nullptr) {

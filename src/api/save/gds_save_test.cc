@@ -164,20 +164,24 @@ TEST_F(GdsSaveTest, a_cancelled_save_leaves_the_old_file_and_no_handle) {
 
 TEST_F(GdsSaveTest, bytes_are_those_after_the_work_that_the_caller_has_queued) {
   const testing::SimulatedContext context(0);
-  const auto bytes = testing::random_bytes(3 * kMiB, 5);
+  const auto bytes = testing::random_bytes(12 * kMiB, 5);
   const std::span pinned = context.allocate_pinned(bytes.size());
   std::copy(bytes.begin(), bytes.end(), pinned.begin());
   const AllocatedMemory memory = device_allocator(0)(bytes.size());
   const cuda::Stream stream = context.make_stream();
   SaveOptions late = options();
   late.streams = {{0, stream}};
+  late.io.threads = 4;  // else one thread waits for the first block, which has an edge to fetch, and then for nothing
   Writer writer(directory_ / "a.safetensors", late);
   writer.add("a", DType::kU8, {static_cast<std::int64_t>(bytes.size())}, memory.data);
+  sim_.hold(true);
   ASSERT_EQ(
       context.api.copy_to_device(reinterpret_cast<std::uintptr_t>(memory.data), pinned.data(), pinned.size(), stream),
       0);
   std::thread release([this] {
-    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    while (sim_.calls("cuFileHandleRegister") == 0) std::this_thread::yield();
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));  // enough for a write that did not wait
+    EXPECT_EQ(sim_.calls("cuFileWrite"), 0u);
     sim_.hold(false);
   });
   EXPECT_EQ(writer.commit().gds, kUsed);
