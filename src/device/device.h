@@ -115,6 +115,7 @@ class Device {
 struct MemoryPlace {
   std::shared_ptr<Device> device;  // null: the host's, or reached by the host as its own
   bool unified = false;            // of a device, but the host may read and write it: managed, or shared by both
+  bool is_first = false;           // of its allocation on the device: no copy reaches over it from what lies before
 };
 
 // Asks the driver, if this process has it loaded: else there is no device memory. Throws Error(kDevice) for memory

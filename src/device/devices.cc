@@ -99,7 +99,10 @@ MemoryPlace find_place(const void* address) {
   const cuda::Result found =
       api->pointer_attribute(&ordinal, cuda::kPointerDeviceOrdinal, reinterpret_cast<cuda::Address>(address));
   if (found != cuda::kSuccess) throw Error(ErrorKind::kDevice, describe_silence(*api, found));
-  return {KnownDevices::get().find(*api, ordinal, context), false};
+  cuda::Address start = 0;
+  const bool is_first =
+      !ask_pointer(*api, cuda::kPointerRangeStart, address, start) || start == reinterpret_cast<cuda::Address>(address);
+  return {KnownDevices::get().find(*api, ordinal, context), false, is_first};
 }
 
 std::shared_ptr<Device> open_device(int number) {

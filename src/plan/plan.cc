@@ -12,7 +12,7 @@ Piece piece_of(const Segment& segment, std::uint64_t begin, std::uint64_t end) {
   const std::uint64_t address_skip =
       segment.converts() ? skipped / (dtype_bits(segment.from) / 8) * (dtype_bits(segment.to) / 8) : skipped;
   const std::uint64_t address = segment.address == kNowhere ? kNowhere : segment.address + address_skip;
-  return {begin, end - begin, address, segment.owner, segment.from, segment.to};
+  return {begin, end - begin, address, segment.owner, segment.from, segment.to, segment.apart};
 }
 
 class Planner {
@@ -118,7 +118,8 @@ std::vector<Segment> coalesce(std::span<const Segment> segments, bool keep_owner
     if (segment.nbytes == 0) continue;
     if (!joined.empty() && !keep_owners) {
       Segment& last = joined.back();
-      const bool adjacent = last.end() == segment.offset && last.address + last.nbytes == segment.address;
+      const bool adjacent =
+          last.end() == segment.offset && last.address + last.nbytes == segment.address && !segment.apart;
       if (adjacent && last.straight == segment.straight && !last.converts() && !segment.converts()) {
         last.nbytes += segment.nbytes;
         continue;

@@ -29,6 +29,7 @@ struct Segment {
   bool whole_elements = false;  // no element is cut in two, though none is converted
   bool straight = true;         // false: this memory can't be handed to the kernel (strided, produced, converted)
   bool any_address = false;     // goes straight whatever the alignment of its address
+  bool apart = false;           // never joined with what lies before it in memory, which is another allocation
 
   bool converts() const noexcept { return from != to; }
   std::uint64_t end() const noexcept { return offset + nbytes; }
@@ -42,6 +43,7 @@ struct Piece {
   std::uint32_t owner = 0;
   DType from = DType::kU8;
   DType to = DType::kU8;
+  bool apart = false;  // as its segment
 };
 
 // The bytes of the file from the first piece to the end of the furthest. Pieces may overlap (tensors over one storage),

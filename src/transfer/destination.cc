@@ -23,6 +23,7 @@ class DeviceRuns {
   DeviceRuns(Lane& lane, std::span<std::byte> room) : lane_(lane), room_(room) {}
 
   void add(const Piece& piece, const std::byte* source) {
+    if (piece.apart) start();
     if (piece.from == piece.to) return extend(piece.address, source, piece.nbytes);
     const std::uint64_t width = dtype_bits(piece.to) / 8;
     const std::uint64_t count = piece.nbytes / (dtype_bits(piece.from) / 8);

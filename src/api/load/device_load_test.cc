@@ -5,6 +5,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 #include <thread>
 
@@ -207,6 +208,37 @@ TEST_F(DeviceLoadTest, targets_of_two_devices_and_the_host_are_filled_in_one_loa
     EXPECT_TRUE(found == expected) << target.name;
   }
   expect_good_copies();
+}
+
+TEST_F(DeviceLoadTest, targets_that_touch_but_were_allocated_one_by_one_are_copied_one_by_one) {
+  constexpr std::size_t kPage = 4 * kKiB;
+  constexpr std::size_t kCount = 24;
+  const std::vector<std::byte> bytes = testing::random_bytes(kCount * kPage);
+  std::vector<AllocatedMemory> memory;
+  for (std::size_t i = 0; i < kCount; ++i) memory.push_back(device_allocator(0)(kPage));
+  std::sort(memory.begin(), memory.end(), [](const auto& a, const auto& b) { return a.data < b.data; });
+  std::size_t touching = 0;
+  for (std::size_t i = 1; i < kCount; ++i) touching += memory[i].data == memory[i - 1].data + kPage;
+  ASSERT_GT(touching, 0u);
+  SaveOptions saved;
+  saved.checksums = true;
+  Writer writer(directory_ / "a.safetensors", saved);
+  std::vector<Target> targets;
+  for (std::size_t i = 0; i < kCount; ++i) {
+    const std::string name = "t" + std::to_string(100 + i);
+    writer.add(name, DType::kU8, {kPage}, bytes.data() + i * kPage);
+    targets.push_back({name, {memory[i].data, kPage}, std::nullopt});
+  }
+  writer.commit();
+  for (const bool verify : {false, true}) {
+    LoadOptions options;
+    options.verify = verify;
+    Reader(directory_ / "a.safetensors").load_into(targets, options);
+    for (std::size_t i = 0; i < kCount; ++i) {
+      const std::vector<std::byte> loaded = sim_.peek(reinterpret_cast<std::uintptr_t>(memory[i].data), kPage);
+      EXPECT_TRUE(std::equal(loaded.begin(), loaded.end(), bytes.data() + i * kPage)) << i;
+    }
+  }
 }
 
 TEST_F(DeviceLoadTest, slices_and_their_conversions_land_on_the_device) {

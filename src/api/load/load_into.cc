@@ -60,7 +60,9 @@ std::vector<WantedBytes> wanted_by_file(const Reader::State& state, const std::v
     });
     if (found == wanted.end()) found = wanted.insert(wanted.end(), {tensor.file, {}, std::move(memory)});
     const auto owner = static_cast<std::uint32_t>(&tensor - state.tensors.data());
-    found->segments.push_back({tensor.offset, tensor.nbytes, target.address, owner, tensor.dtype, target.dtype});
+    Segment segment{tensor.offset, tensor.nbytes, target.address, owner, tensor.dtype, target.dtype};
+    segment.apart = target.place.is_first;
+    found->segments.push_back(segment);
   }
   return wanted;
 }
