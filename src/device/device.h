@@ -137,6 +137,8 @@ class Lanes {
   // Copies of every lane, present and to come, wait for this from now on.
   void wait_for(std::shared_ptr<const Moment> moment);
   Lane& mine();
+  // The same, of a thread that has asked for it: for what it has started.
+  Lane& started() noexcept;
   // Waits, on the host, for what copies wait for. For those who write to the memory by other means.
   void settle();
 

@@ -98,6 +98,16 @@ TEST_F(CopyTest, a_copy_that_fails_names_device_and_call_and_the_next_one_works)
   }
 }
 
+TEST_F(CopyTest, a_lane_that_could_not_be_told_to_wait_is_told_again) {
+  const std::shared_ptr<Device> device = open_device(0);
+  Lanes lanes(device);
+  lanes.wait_for(device->moment(nullptr));
+  sim_.fail("cuStreamWaitEvent:1:999");
+  EXPECT_THAT(message_of([&] { lanes.mine(); }), HasSubstr("cuStreamWaitEvent"));
+  lanes.mine();
+  EXPECT_EQ(sim_.calls("cuStreamWaitEvent"), 2u);
+}
+
 class PoolTest : public ::testing::Test {
  protected:
   SimulatedDevices sim_;

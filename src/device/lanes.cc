@@ -13,8 +13,13 @@ Lane& Lanes::mine() {
   const std::lock_guard lock(mutex_);
   Entry& entry = lanes_[std::this_thread::get_id()];
   if (entry.lane == nullptr) entry.lane = device_->make_lane();
-  while (entry.told < moments_.size()) entry.lane->wait_for(moments_[entry.told++]);
+  for (; entry.told < moments_.size(); ++entry.told) entry.lane->wait_for(moments_[entry.told]);
   return *entry.lane;
+}
+
+Lane& Lanes::started() noexcept {
+  const std::lock_guard lock(mutex_);
+  return *lanes_.find(std::this_thread::get_id())->second.lane;
 }
 
 void Lanes::settle() {

@@ -34,8 +34,7 @@ class Destination {
   virtual std::byte* for_copy(const Piece& piece, bool is_straight) noexcept = 0;
 
   // Puts pieces where they belong. `bytes` holds the file from `offset` on, until the copy is done; where pieces are
-  // converted there is room behind them (see
-  // converts_in_staging). May throw: then nothing is under way.
+  // converted there is room behind them (see converts_in_staging). May throw: then nothing is under way.
   virtual CopyTicket put(std::span<const Piece> pieces, std::byte* bytes, std::uint64_t offset) = 0;
 
   // Of a ticket that is not kDone, on the thread that got it. Tickets of one thread are done in their order. check()
@@ -95,9 +94,9 @@ class DeviceDestination final : public Destination {
   std::byte* for_drive(const Piece&) noexcept override { return nullptr; }
   std::byte* for_copy(const Piece&, bool) noexcept override { return nullptr; }
   CopyTicket put(std::span<const Piece> pieces, std::byte* bytes, std::uint64_t offset) override;
-  bool is_done(CopyTicket ticket) noexcept override { return lanes_->mine().passed(ticket); }
-  void wait(CopyTicket ticket) noexcept override { lanes_->mine().wait(ticket); }
-  void check() override { lanes_->mine().check(); }
+  bool is_done(CopyTicket ticket) noexcept override { return lanes_->started().passed(ticket); }
+  void wait(CopyTicket ticket) noexcept override { lanes_->started().wait(ticket); }
+  void check() override { lanes_->started().check(); }
   bool reads_by_device() const noexcept override { return reads_by_device_; }
   std::optional<unsigned> read_by_device(const Piece& piece) noexcept override;
   bool converts_in_staging() const noexcept override { return true; }

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <thread>
 
@@ -177,6 +178,34 @@ TEST_F(DeviceLoadTest, streams_hand_out_batches_and_give_their_memory_back) {
   EXPECT_EQ(count, tensors_.size());
   EXPECT_THAT(stream.stats().device, HasSubstr("cuda:0"));
   expect_good_copies();
+}
+
+TEST_F(DeviceLoadTest, a_stream_that_can_not_wait_for_the_callers_work_ends_with_an_error) {
+  save("a.safetensors");
+  LoadOptions options = to_device();
+  int batch = 0;
+  options.allocate = [&, allocate = options.allocate](std::uint64_t nbytes) {
+    // The first batch is being copied when the second, whose memory can't be waited for, comes.
+    if (++batch == 2) {
+      while (sim_.counters().copies_queued == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    if (batch == 3) sim_.hold(false);
+    AllocatedMemory memory = allocate(nbytes);
+    memory.stream = DeviceStream{0, nullptr};
+    return memory;
+  };
+  options.select = [](const TensorInfo& info) { return info.name.starts_with("small."); };
+  options.max_buffer = 64 * kKiB;
+  options.io.threads = 1;
+  sim_.hold(true);
+  sim_.fail("cuStreamWaitEvent:2+:999");
+  TensorStream stream = Reader(directory_ / "a.safetensors").stream(options);
+  const std::string message = message_of([&] {
+    while (stream.next()) {
+    }
+  });
+  EXPECT_THAT(message, ::testing::AllOf(HasSubstr("cuda:0"), HasSubstr("cuStreamWaitEvent")));
+  EXPECT_GE(batch, 3);
 }
 
 TEST_F(DeviceLoadTest, targets_of_two_devices_and_the_host_are_filled_in_one_load) {
