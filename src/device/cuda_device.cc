@@ -129,7 +129,8 @@ class CudaLane final : public Lane {
     device_->require(call(), name);
   }
 
-  // Looks at the marks up to a ticket, in order, until one is not over. A failure ends its copy like a success does.
+  // Looks at the marks up to a ticket, in order, until one is not over. After a failure, of which nobody knows whether
+  // it was the copy's, they are waited for: what was copied from or to is about to be used again.
   template <typename Ask>
   void settle(Ticket ticket, const Ask& ask, const char* name) noexcept {
     if (is_past(ticket)) return;
@@ -137,7 +138,10 @@ class CudaLane final : public Lane {
     while (!is_past(ticket)) {
       const Result result = ask(marks_.front().get());
       if (result == kNotReady) return;
-      if (result != kSuccess && failure_.empty()) failure_ = device_->describe_failure(result, name);
+      if (result != kSuccess) {
+        if (failure_.empty()) failure_ = device_->describe_failure(result, name);
+        api_.stream_synchronize(stream_);
+      }
       spare_.push_back(std::move(marks_.front()));
       marks_.pop_front();
     }

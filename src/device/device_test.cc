@@ -98,6 +98,25 @@ TEST_F(CopyTest, a_copy_that_fails_names_device_and_call_and_the_next_one_works)
   }
 }
 
+TEST_F(CopyTest, a_copy_is_called_over_only_when_it_is_also_where_the_question_failed) {
+  const AllocatedMemory memory = device_allocator(0)(2 * kMiB);
+  const std::shared_ptr<Device> device = open_device(0);
+  const auto share = PinnedPool::process().join(device, 2 * kMiB);
+  std::byte* const block = share->take();
+  sim_.set("link", 20 * kMiB);
+  for (const bool waits : {false, true}) {
+    const std::unique_ptr<Lane> lane = device->make_lane();
+    sim_.fail(waits ? "cuEventSynchronize:1:999" : "cuEventQuery:1:999");
+    lane->to_device(reinterpret_cast<std::uintptr_t>(memory.data), block, 2 * kMiB);
+    const Lane::Ticket ticket = lane->mark();
+    if (waits) lane->wait(ticket);
+    EXPECT_TRUE(lane->passed(ticket));
+    EXPECT_EQ(sim_.counters().copies_queued, 0u);
+    EXPECT_THAT(message_of([&] { lane->check(); }), HasSubstr("cuEvent"));
+  }
+  share->give_back(block);
+}
+
 TEST_F(CopyTest, a_lane_that_could_not_be_told_to_wait_is_told_again) {
   const std::shared_ptr<Device> device = open_device(0);
   Lanes lanes(device);
