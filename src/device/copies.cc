@@ -1,5 +1,6 @@
 // Copies of whole stretches, for those who have one and wait for it: a tensor that was put together on the host.
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <deque>
 
@@ -50,7 +51,7 @@ class BlockedCopy {
   static constexpr std::size_t kMostFlights = 4;
 
   static std::size_t block_size() {
-    return static_cast<std::size_t>(std::min<std::uint64_t>(tuning::kDeviceBlock, PinnedPool::process().bound()));
+    return std::min(tuning::kDeviceBlock, std::bit_floor(PinnedPool::process().bound()));
   }
 
   template <typename Land>

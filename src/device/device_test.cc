@@ -127,6 +127,15 @@ TEST_F(CopyTest, a_lane_that_could_not_be_told_to_wait_is_told_again) {
   EXPECT_EQ(sim_.calls("cuStreamWaitEvent"), 2u);
 }
 
+TEST_F(CopyTest, blocks_are_whole_pages_whatever_the_bound) {
+  ::setenv("PENSTOCK_PINNED", "100000", 1);
+  const AllocatedMemory memory = device_allocator(0)(200'000);
+  const std::vector<std::byte> sent = testing::random_bytes(200'000);
+  copy_to_device(memory.data, sent.data(), sent.size());
+  EXPECT_TRUE(sim_.peek(reinterpret_cast<std::uintptr_t>(memory.data), sent.size()) == sent);
+  EXPECT_EQ(sim_.counters().pinned_bytes_peak, 64 * kKiB);
+}
+
 class PoolTest : public ::testing::Test {
  protected:
   SimulatedDevices sim_;
