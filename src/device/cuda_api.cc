@@ -1,6 +1,7 @@
 #include "device/cuda_api.h"
 
 #include <fmt/format.h>
+#include <link.h>
 
 #include <atomic>
 
@@ -35,6 +36,17 @@ Library open_driver() {
   return result;
 }
 
+// How many libraries this process has loaded so far, those that are gone again included.
+unsigned long long count_loaded() {
+  unsigned long long count = 0;
+  const auto look = [](dl_phdr_info* info, std::size_t, void* found) {
+    *static_cast<unsigned long long*>(found) = info->dlpi_adds;
+    return 1;  // every entry says the same
+  };
+  ::dl_iterate_phdr(look, &count);
+  return count;
+}
+
 }  // namespace
 
 const Library& open_library() {
@@ -43,10 +55,16 @@ const Library& open_library() {
 }
 
 const Api* loaded_library() {
-  // Once there it stays; until then it may come at any time.
+  // Once there it stays; until then it may come with any library. Looking takes 50 us: the loader searches its folders.
   static std::atomic<bool> is_there{false};
+  static std::atomic<unsigned long long> missing_at{0};
   if (!is_there.load(std::memory_order_relaxed)) {
-    if (!driver_library().is_loaded()) return nullptr;
+    const unsigned long long now = count_loaded();
+    if (missing_at.load(std::memory_order_relaxed) == now) return nullptr;
+    if (!driver_library().is_loaded()) {
+      missing_at.store(now, std::memory_order_relaxed);
+      return nullptr;
+    }
     is_there.store(true, std::memory_order_relaxed);
   }
   return open_library().api;

@@ -4,7 +4,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
+#include <sys/inotify.h>
+#include <unistd.h>
 
+#include <array>
 #include <thread>
 
 #include "base/bytes.h"
@@ -62,6 +65,44 @@ TEST(DriverTest, devices_are_described_without_making_a_context) {
   EXPECT_GT(devices[1].total_memory, 0);
   EXPECT_EQ(devices[1].numa_node, 0);
   EXPECT_EQ(sim.counters().contexts, 0);
+}
+
+// How often a file was opened since this was made.
+class OpenCounter {
+ public:
+  explicit OpenCounter(const std::filesystem::path& path) : fd_(::inotify_init1(IN_NONBLOCK)) {
+    EXPECT_GE(::inotify_add_watch(fd_, path.c_str(), IN_OPEN), 0);
+  }
+  ~OpenCounter() { ::close(fd_); }
+  OpenCounter(const OpenCounter&) = delete;
+  OpenCounter& operator=(const OpenCounter&) = delete;
+
+  // Equal events in a row are one, so it is asked after each.
+  unsigned count() {
+    std::array<char, 4096> events{};
+    while (::read(fd_, events.data(), events.size()) > 0) ++count_;
+    return count_;
+  }
+
+ private:
+  const int fd_;
+  unsigned count_ = 0;
+};
+
+TEST(DriverTest, the_loader_is_asked_for_a_driver_again_only_when_it_has_loaded_something) {
+  const testing::TempDir directory;
+  const std::filesystem::path library = directory / "libcuda.so.1";
+  testing::write_file(library, "no library");
+  ::setenv("PENSTOCK_LIBCUDA", library.c_str(), 1);
+  OpenCounter opened(library);
+  int here = 0;
+  for (int i = 0; i < 100; ++i) {
+    EXPECT_EQ(device_of(&here), std::nullopt);
+    EXPECT_EQ(opened.count(), 1u);
+  }
+  const SimulatedDevices sim;
+  const AllocatedMemory memory = device_allocator(1)(10);
+  EXPECT_EQ(device_of(memory.data), 1);
 }
 
 class CopyTest : public ::testing::Test {
