@@ -479,8 +479,8 @@ def test_what_can_not_be_locked_is_ordinary_memory() -> None:
     assert helpers.run_python(script).stdout.splitlines() == ["True False", "1048576 0"]
 
 
-def test_gpudirect_storage_is_refused_by_name() -> None:
-    with pytest.raises(penstock.UnsupportedError, match="GPUDirect Storage is not available here"):
+def test_gpudirect_storage_for_raw_files_is_refused_by_name() -> None:
+    with pytest.raises(penstock.UnsupportedError, match="^GPUDirect Storage is for saves and loads, not for raw files"):
         fastpersist.get_gds_handle()
-    with pytest.raises(NotImplementedError, match="GPUDirect Storage is not available here"):
+    with pytest.raises(NotImplementedError, match="^GPUDirect Storage is for saves and loads, not for raw files"):
         fastpersist.get_pinned_buffer(1, use_gds=True)

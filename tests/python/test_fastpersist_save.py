@@ -55,8 +55,8 @@ def test_the_arguments_of_fastpersist_are_taken(save: Any, tmp_path: Path, capsy
     stats = save(state(), path, handle, buffer, show_stats=True, double_buffer=False, num_parallel_writers=8)
     assert capsys.readouterr().out == f"stats = {stats}\n"
     assert_same_trees(torch.load(path), state())
-    with pytest.raises(penstock.UnsupportedError, match="GPUDirect"):
-        save(state(), path, handle, buffer, use_gds=True)
+    save(state(), path, handle, buffer, use_gds=True)  # of the host's memory there is nothing to send directly
+    assert_same_trees(torch.load(path), state())
     save(state(), path, pickle_protocol=4)
     assert_same_trees(torch.load(path, weights_only=False), state())
 

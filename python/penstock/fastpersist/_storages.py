@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from .._torch.devices import copied_to_host
+from .._torch.tensors import is_reachable, settle
 from ..errors import ArgumentError, UnsupportedError
 
 COUNT_BYTES = 8
@@ -17,12 +18,12 @@ COUNT_BYTES = 8
 class StorageParts:
     """The memory of storages, each with its number of elements in front when `save_size` asks for it.
 
-    Keeps the memory alive.
+    Keeps the memory alive. It may be that of a device, whose queued work has passed.
     """
 
     def __init__(self, storages: Iterable[Any], save_size: bool) -> None:
         pairs = [_storage_and_dtype(entry) for entry in storages]
-        self._storages = [_on_cpu(storage) for storage, _ in pairs]
+        self._storages = [_reachable(storage) for storage, _ in pairs]
         self._counts = array("q", [storage.nbytes() // dtype.itemsize for storage, dtype in pairs])
         self._save_size = save_size
         self.storages = len(pairs)
@@ -45,13 +46,13 @@ class StorageParts:
         return result
 
     def views(self) -> Iterable[memoryview]:
-        """The same as buffers."""
+        """The same as buffers of the host, one after the other."""
         counts = memoryview(self._counts).cast("B")
         for i, storage in enumerate(self._storages):
             if self._save_size:
                 yield counts[i * COUNT_BYTES : (i + 1) * COUNT_BYTES]
             if storage.nbytes() > 0:
-                yield bytes_of(storage).numpy().data
+                yield bytes_of(_on_cpu(storage)).numpy().data
 
 
 def _storage_and_dtype(entry: Any) -> tuple[torch.UntypedStorage, torch.dtype]:
@@ -66,9 +67,17 @@ def _storage_and_dtype(entry: Any) -> tuple[torch.UntypedStorage, torch.dtype]:
     raise ArgumentError(f"expected (UntypedStorage, dtype), not {type(entry).__name__}")
 
 
-def _on_cpu(storage: torch.UntypedStorage) -> torch.UntypedStorage:
+def _reachable(storage: torch.UntypedStorage) -> torch.UntypedStorage:
+    """The storage, or a copy where the engine does not reach its memory."""
     if storage.device.type == "meta":
         raise UnsupportedError("a storage on the meta device has no data")
+    if not is_reachable(bytes_of(storage)):
+        return _on_cpu(storage)
+    settle(storage.device)
+    return storage
+
+
+def _on_cpu(storage: torch.UntypedStorage) -> torch.UntypedStorage:
     if storage.device.type == "cpu":
         return storage
     memory = torch.empty(storage.nbytes(), dtype=torch.uint8, device="cpu")

@@ -11,8 +11,9 @@ import torch
 
 from .. import _core
 from .._options import path_text
+from .._torch.tensors import is_reachable, settle
 from ..errors import ArgumentError, UnsupportedError
-from .config import refuse_gds
+from .config import refuse_gds_handle
 from .pinned import free_locked, is_locked, locked_tensor
 
 if TYPE_CHECKING:
@@ -45,6 +46,8 @@ class aio_handle:  # noqa: N801 (the name that it has in DeepSpeed)
 
     A write without `file_offset` makes a whole file: an older, longer one is cut. With an offset, 0 included, the bytes
     around it stay. Nothing is synced to the drive.
+
+    A tensor may be on a device: all of it is in the host's memory too for as long as an operation takes.
     """
 
     def __init__(
@@ -196,10 +199,11 @@ def _memory(buffer: torch.Tensor) -> tuple[int, int]:
     """Where a tensor's bytes are, and how many."""
     if not isinstance(buffer, torch.Tensor):
         raise ArgumentError(f"the buffer must be a tensor, not {type(buffer).__name__}")
-    if buffer.device.type != "cpu":
+    if not is_reachable(buffer):
         raise UnsupportedError(f"the buffer is on {buffer.device}: copy it to the CPU, or from there")
     if not buffer.is_contiguous():
         raise ArgumentError("the buffer must be contiguous")
+    settle(buffer.device)
     return buffer.data_ptr(), buffer.numel() * buffer.element_size()
 
 
@@ -253,5 +257,5 @@ def get_gds_handle(
     overlap_events: bool = True,
     intra_op_parallelism: int = 4,
 ) -> NoReturn:
-    """GPUDirect Storage is not available: always an UnsupportedError."""
-    refuse_gds()
+    """There is no GPUDirect Storage for raw files: always an UnsupportedError."""
+    refuse_gds_handle()

@@ -63,7 +63,8 @@ class WriterConfig:
 class AioConfig:
     """How bytes are moved; what is not said the engine chooses.
 
-    The last four change nothing, but that use_gds must be false.
+    use_gds: GPUDirect Storage for tensors on devices, also where penstock would not choose it by itself. The three
+    before it change nothing.
     """
 
     block_size: int | None = None
@@ -83,7 +84,12 @@ class EngineConfig:
     aio: AioConfig = dataclasses.field(default_factory=AioConfig)
 
     def tuning(self) -> IoTuning:
-        """Block size and queue depth for the engine, within io_buffer_size. Nothing where nothing was said."""
+        """What the engine is told of how to move bytes. Nothing where nothing was said."""
+        blocks = self._blocks()
+        return {**blocks, "gds": "on"} if self.aio.use_gds else blocks
+
+    def _blocks(self) -> IoTuning:
+        """Block size and queue depth, within io_buffer_size."""
         size, double = self.writer.io_buffer_size, self.writer.io_buffer_double
         block, depth = self.aio.block_size, self.aio.queue_depth
         if size is None and block is None and depth is None and double:
@@ -108,7 +114,7 @@ def read_config(source: Any = None) -> EngineConfig:
     return EngineConfig(
         bool(checkpoint.get("checkpoint_serialization", True)),
         _checked_writer(_read(WriterConfig, "checkpoint.writer", _section(checkpoint, "writer"))),
-        _checked_aio(_read(AioConfig, "aio", _section(sections, "aio"))),
+        _read(AioConfig, "aio", _section(sections, "aio")),
     )
 
 
@@ -182,12 +188,9 @@ def _checked_writer(writer: WriterConfig) -> WriterConfig:
     return writer
 
 
-def _checked_aio(aio: AioConfig) -> AioConfig:
-    if aio.use_gds:
-        refuse_gds()
-    return aio
-
-
-def refuse_gds() -> NoReturn:
-    """There is no GPUDirect Storage here, whoever asks for it."""
-    raise UnsupportedError("GPUDirect Storage is not available here: use get_aio_handle() and a buffer on the CPU")
+def refuse_gds_handle() -> NoReturn:
+    """Whoever wants one for raw files."""
+    raise UnsupportedError(
+        "GPUDirect Storage is for saves and loads, not for raw files: use get_aio_handle(), which takes tensors on "
+        "devices"
+    )

@@ -10,7 +10,7 @@ import torch
 
 from .. import _core
 from ..errors import ArgumentError
-from .config import refuse_gds
+from .config import refuse_gds_handle
 
 # The locked tensors of this process, whoever asked for them: by the address, what keeps the memory. It leaves with the
 # last tensor that uses it.
@@ -54,7 +54,7 @@ def _address(tensor: torch.Tensor) -> int:
 def get_pinned_buffer(size_mb: int = 256, use_gds: bool = False, gds_handle: object = None) -> torch.Tensor:
     """A buffer of bytes for `FastFileWriterConfig` or an `aio_handle`."""
     if use_gds or gds_handle is not None:
-        refuse_gds()
+        refuse_gds_handle()
     if size_mb <= 0:
         raise ArgumentError(f"size_mb must be positive, not {size_mb!r}")
     return locked_tensor(size_mb * 2**20, torch.uint8)

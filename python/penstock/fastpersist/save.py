@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from .._options import path_text
 from .._torch.files import make_tree_writer
-from .config import refuse_gds
 from .stats import rate
 
 if TYPE_CHECKING:
@@ -31,8 +30,10 @@ def fastpersist_save(
     """Saves any object that torch.save takes as a zip that torch.load reads, and returns the statistics.
 
     The file appears when all of it is there, synced; after an error the path is what it was. aio_handle and
-    pinned_buffer are not needed: the engine has its own. show_stats: print the statistics. double_buffer: write while
-    the next bytes are prepared. num_parallel_writers: whoever calls this writes the whole file.
+    pinned_buffer are not needed: the engine has its own. use_gds: GPUDirect Storage for tensors on devices, also where
+    penstock would not choose it by itself; where it can't be used, `gds` of the statistics says why. show_stats: print
+    the statistics. double_buffer: write while the next bytes are prepared. num_parallel_writers: whoever calls this
+    writes the whole file.
     """
     return _save(obj, file_path, "torch", use_gds, show_stats, double_buffer, pickle_protocol)
 
@@ -55,12 +56,12 @@ def fastpersist_save_legacy(
 def _save(
     obj: Any, file_path: Path, format: str, use_gds: bool, show_stats: bool, double_buffer: bool, protocol: int
 ) -> dict[str, Any]:
-    if use_gds:
-        refuse_gds()
     started = time.perf_counter()
     arguments: dict[str, Any] = {"format": format}
     if not double_buffer:
         arguments["queue_depth"] = 1
+    if use_gds:
+        arguments["gds"] = "on"
     writer, owners = make_tree_writer(obj, file_path, arguments, None, protocol=protocol, whole_modules=True)
     counters = writer.commit()
     del owners  # Their memory was borrowed until here.
@@ -77,7 +78,7 @@ def save_stats(path: str, counters: Mapping[str, Any]) -> dict[str, Any]:
     write counts the requests, bytes are those of the file, and write_secs is the time until it had its name. aio_bytes
     went past the page cache, slow_bytes through it; both took the time in which requests were under way.
     fill_buffer_count is how many blocks the copied bytes fill; copying overlaps with writing and has no time of its
-    own.
+    own. With tensors on devices there is also gds, "used" or why GPUDirect Storage was not.
     """
     direct, slow = counters["bytes_direct"], counters["bytes_buffered"]
     seconds = counters["seconds"]
@@ -102,4 +103,5 @@ def save_stats(path: str, counters: Mapping[str, Any]) -> dict[str, Any]:
         "save_storage": counters["tensors"],
         "save_storage_bytes": counters["bytes"],
         "path": path,
+        **({"gds": counters["gds"]} if counters.get("gds") else {}),
     }
