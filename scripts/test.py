@@ -1,6 +1,6 @@
 """Runs the stages of `make test`, all of them even when one fails, and adds up what the test runners reported.
 
-Stages: release, arm64, asan, tsan, fuzz, python, device, wild, docs, wheel, lint.
+Stages: release, arm64, asan, tsan, fuzz, python, wild, docs, wheel, lint.
 Without arguments every one runs, in this order.
 """
 
@@ -31,7 +31,7 @@ SECONDS_BETWEEN_SIGNS = 10
 # The layers with threads in them. The others are pure functions: ThreadSanitizer has nothing to say about them.
 THREADED_LAYERS = ("base", "device", "io", "memory", "transfer", "api")
 
-PYTHON_FOLDERS = ("python", "cli", "repo", "cuda")
+PYTHON_FOLDERS = ("python", "device", "cli", "repo", "cuda")
 
 # Sanitizers must stop at the first finding, or a test could pass over it.
 SANITIZER_ENVIRONMENT = {
@@ -230,7 +230,10 @@ STAGES: dict[str, tuple[str, Callable[[], Outcome]]] = {
     "asan": ("C++ tests, AddressSanitizer and UndefinedBehaviorSanitizer", lambda: native_tests("asan")),
     "tsan": ("C++ tests of the layers with threads, ThreadSanitizer", lambda: native_tests("tsan", THREADED_LAYERS)),
     "fuzz": (f"fuzz targets, {FUZZ_SECONDS} seconds each", fuzz_targets),
-    "python": ("Python, command line and repository tests, NVIDIA's headers", lambda: python_tests(PYTHON_FOLDERS)),
+    "python": (
+        "Python, its simulated device, command line, repository, NVIDIA's headers",
+        lambda: python_tests(PYTHON_FOLDERS),
+    ),
     "wild": (f"real checkpoints of {count_wild_packages()} packages, downloaded once", lambda: python_tests(("wild",))),
     "docs": ("the site, its links", docs_site),
     "wheel": ("a wheel and a source distribution, installed and used in a new environment", wheel),
