@@ -79,11 +79,8 @@ def test_what_only_torch_converts_is_converted_on_the_device(sim: Simulator, tmp
     state = {"numbers": torch.arange(1000, dtype=torch.int32)}
     path = save_state(tmp_path, "safetensors", state)
     target = {"numbers": torch.zeros(1000, dtype=torch.int64, device="sim")}
-    try:
-        with sim.watched():
-            penstock.load_into(target, path)
-    except penstock.Error as problem:
-        pytest.skip(f"refused for the host too: {problem}")
+    with sim.watched():
+        penstock.load_into(target, path)
     assert torch.equal(target["numbers"].cpu(), state["numbers"].long())
 
 

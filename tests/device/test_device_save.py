@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -224,26 +223,22 @@ def test_tensors_without_data_are_refused(tmp_path: Path) -> None:
     assert not path.exists()
 
 
-def test_a_child_of_fork_is_told_that_it_can_not_use_the_parents_memory(sim: Simulator, tmp_path: Path) -> None:
-    tensor = torch.ones(1000, device="sim")
-    reader, writer = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            penstock.save({"x": tensor}, tmp_path / "model.safetensors")
-            message = "saved"
-        except penstock.DeviceError as problem:
-            message = str(problem)
-        except BaseException as problem:
-            message = repr(problem)
-        os.write(writer, message.encode())
-        os._exit(0)
-    os.close(writer)
-    with os.fdopen(reader) as pipe:
-        message = pipe.read()
-    os.waitpid(child, 0)
-    assert message.startswith("memory of a device can't be used here: in a child of fork()")
-    assert "\n" not in message
+def test_a_device_snapshot_of_several_devices_is_one_of_the_host(sim: Simulator, tmp_path: Path) -> None:
+    state = {name: torch.randn(500, 300) for name in "abc"}
+    there = {"a": state["a"].clone(), "b": state["b"].to("sim:0"), "c": state["c"].to("sim:1")}
+    with sim.watched():
+        job = penstock.save_async(there, tmp_path / "model.safetensors", snapshot="device")
+        assert job.staged()
+        there["a"].zero_()
+        for name in "bc":
+            sim.fill_late(there[name], 255, 0)
+        stats = job.wait()
+        torch.accelerator.synchronize("sim:0")
+        torch.accelerator.synchronize("sim:1")
+    assert "; the snapshot is on the " in stats.reason
+    assert all(
+        torch.equal(tensor, state[name]) for name, tensor in penstock.load(tmp_path / "model.safetensors").items()
+    )
 
 
 def test_a_round_trip_by_way_of_two_devices(sim: Simulator, tmp_path: Path) -> None:

@@ -121,7 +121,8 @@ def _probe(device: torch.device) -> torch.Tensor:
 def _reason(device: torch.device, problem: Exception) -> str:
     count = getattr(getattr(torch, device.type, None), "device_count", lambda: 0)()
     if device.index is None or not 0 < count <= device.index:
-        return str(problem).partition("\n")[0]
+        line = str(problem).partition("\n")[0]
+        return line.partition(". ")[0] if isinstance(problem, NotImplementedError) else line  # an essay on backends
     return f"there is only {device.type}:0" if count == 1 else f"there are {device.type}:0 to {device.type}:{count - 1}"
 
 

@@ -56,6 +56,8 @@ def load_tree(
 
 
 def _move(device: torch.device, storage: Any, _location: str) -> Any:
+    if device.type == "meta":  # where torch moves no storage
+        return _UNTYPED(storage.nbytes(), device=device)
     return storage.to(device=device)
 
 
