@@ -110,9 +110,7 @@ class CudaLane final : public Lane {
   void drain() noexcept override {
     const ContextScope scope(*device_);
     const Result result = api_.stream_synchronize(stream_);
-    if (result != kSuccess && failure_.empty()) {
-      failure_ = device_->describe_failure(result, "cuStreamSynchronize");
-    }
+    if (result != kSuccess) note_failure(result, "cuStreamSynchronize");
   }
   void check() const override {
     if (!failure_.empty()) throw Error(ErrorKind::kDevice, failure_);
@@ -129,8 +127,13 @@ class CudaLane final : public Lane {
     device_->require(call(), name);
   }
 
-  // Looks at the marks up to a ticket, in order, until one is not over. After a failure, of which nobody knows whether
-  // it was the copy's, they are waited for: what was copied from or to is about to be used again.
+  // Nobody knows whether it was a copy's: all are waited for, since what they use is about to be used again or freed.
+  void note_failure(Result result, const char* name) noexcept {
+    if (failure_.empty()) failure_ = device_->describe_failure(result, name);
+    api_.stream_synchronize(stream_);
+  }
+
+  // Looks at the marks up to a ticket, in order, until one is not over.
   template <typename Ask>
   void settle(Ticket ticket, const Ask& ask, const char* name) noexcept {
     if (is_past(ticket)) return;
@@ -138,10 +141,7 @@ class CudaLane final : public Lane {
     while (!is_past(ticket)) {
       const Result result = ask(marks_.front().get());
       if (result == kNotReady) return;
-      if (result != kSuccess) {
-        if (failure_.empty()) failure_ = device_->describe_failure(result, name);
-        api_.stream_synchronize(stream_);
-      }
+      if (result != kSuccess) note_failure(result, name);
       spare_.push_back(std::move(marks_.front()));
       marks_.pop_front();
     }
@@ -226,6 +226,7 @@ std::shared_ptr<void> CudaDevice::allocate(std::uint64_t nbytes) {
 
 bool CudaDevice::pin(std::byte* data, std::size_t nbytes, std::string& reason) noexcept {
   const ContextScope scope(*this);
+  if (!scope.is_entered(reason)) return false;
   const Result result = api_.host_register(data, nbytes, kHostRegisterPortable);
   if (result != kSuccess) reason = describe_failure(result, "cuMemHostRegister");
   return result == kSuccess;
@@ -238,6 +239,7 @@ void CudaDevice::unpin(std::byte* data) noexcept {
 
 std::byte* CudaDevice::allocate_pinned(std::size_t nbytes, std::string& reason) noexcept {
   const ContextScope scope(*this);
+  if (!scope.is_entered(reason)) return nullptr;
   void* data = nullptr;
   const Result result = api_.host_allocate(&data, nbytes, kHostAllocPortable);
   if (result != kSuccess) reason = describe_failure(result, "cuMemHostAlloc");
@@ -251,8 +253,7 @@ void CudaDevice::free_pinned(std::byte* data) noexcept {
 
 bool CudaDevice::start_files(std::string& reason) {
   const ContextScope scope(*this);
-  scope.require();
-  return open_file_driver(api_, reason) != nullptr;
+  return scope.is_entered(reason) && open_file_driver(api_, reason) != nullptr;
 }
 
 std::unique_ptr<DeviceFile> CudaDevice::open_file(int fd, const std::string& path) {

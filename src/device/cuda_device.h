@@ -57,6 +57,11 @@ class ContextScope {
   ContextScope& operator=(const ContextScope&) = delete;
 
   void require() const { device_.require(result_, "cuCtxPushCurrent"); }
+  // The same, where a reason will do.
+  bool is_entered(std::string& reason) const {
+    if (result_ != kSuccess) reason = device_.describe_failure(result_, "cuCtxPushCurrent");
+    return result_ == kSuccess;
+  }
 
  private:
   const CudaDevice& device_;

@@ -187,6 +187,7 @@ std::shared_ptr<void> register_for_files(std::shared_ptr<const CudaDevice> devic
   const FileApi& api = *open_file_library().api;
   void* const memory = reinterpret_cast<void*>(address);
   const ContextScope scope(*device);
+  if (!scope.is_entered(reason)) return nullptr;
   const FileError error = api.buffer_register(memory, nbytes, 0);
   if (error.file_error != kFileSuccess) {
     reason = fmt::format("{}: cuFileBufRegister failed: {}", device->name(), describe(device->api(), error));

@@ -145,17 +145,30 @@ TEST_F(CopyTest, a_copy_is_called_over_only_when_it_is_also_where_the_question_f
   const auto share = PinnedPool::process().join(device, 2 * kMiB);
   std::byte* const block = share->take();
   sim_.set("link", 20 * kMiB);
-  for (const bool waits : {false, true}) {
+  for (const std::string call : {"cuEventQuery", "cuEventSynchronize", "cuStreamSynchronize"}) {
     const std::unique_ptr<Lane> lane = device->make_lane();
-    sim_.fail(waits ? "cuEventSynchronize:1:999" : "cuEventQuery:1:999");
+    sim_.fail(call + ":1:999");
     lane->to_device(reinterpret_cast<std::uintptr_t>(memory.data), block, 2 * kMiB);
     const Lane::Ticket ticket = lane->mark();
-    if (waits) lane->wait(ticket);
+    if (call == "cuEventSynchronize") lane->wait(ticket);
+    if (call == "cuStreamSynchronize") lane->drain();
     EXPECT_TRUE(lane->passed(ticket));
-    EXPECT_EQ(sim_.counters().copies_queued, 0u);
-    EXPECT_THAT(message_of([&] { lane->check(); }), HasSubstr("cuEvent"));
+    EXPECT_EQ(sim_.counters().copies_queued, 0u) << call;
+    EXPECT_THAT(message_of([&] { lane->check(); }), HasSubstr(call));
   }
   share->give_back(block);
+}
+
+TEST_F(CopyTest, in_a_context_that_can_not_be_entered_nothing_is_pinned_or_registered) {
+  const std::shared_ptr<Device> device = open_device(0);
+  std::vector<std::byte> memory(4096);
+  sim_.fail("cuCtxPushCurrent_v2:1+:999");
+  std::vector<std::string> reasons(4);
+  EXPECT_FALSE(device->pin(memory.data(), memory.size(), reasons[0]));
+  EXPECT_EQ(device->allocate_pinned(4096, reasons[1]), nullptr);
+  EXPECT_FALSE(device->start_files(reasons[2]));
+  EXPECT_EQ(device->register_for_files(0, 4096, reasons[3]), nullptr);
+  EXPECT_THAT(reasons, ::testing::Each(HasSubstr("cuda:0 (Simulated Accelerator): cuCtxPushCurrent failed")));
 }
 
 TEST_F(CopyTest, a_lane_that_could_not_be_told_to_wait_is_told_again) {
