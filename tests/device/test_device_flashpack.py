@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 
 import pytest
 import torch
 from device_states import bytes_here, bytes_there, make_state, save_state, to_device
 from penstock import _core
-from penstock.flashpack import assign_from_file, pack_to_file
+from penstock.flashpack import FlashPackMixin, assign_from_file, pack_to_file
 from penstock.flashpack.deserialization import MacroblockSpec, iterate_from_flash_tensor, read_flashpack_file
 from penstock.flashpack.parallel_read import parallel_read_into_storage
 from sim_device import Simulator
@@ -68,6 +69,23 @@ def test_the_parallel_reader_fills_blocks_of_a_device(sim: Simulator, tmp_path: 
     data = path.read_bytes()
     for spec, block in zip(specs, blocks, strict=True):
         assert bytes_there(sim, block) == data[spec.offset_bytes : spec.offset_bytes + spec.length_bytes]
+
+
+class Model(nn.Linear, FlashPackMixin):
+    """A model as a user writes it."""
+
+
+@pytest.mark.parametrize("keep", [False, True], ids=["tensors", "blocks"])
+def test_a_class_saves_from_the_device_and_loads_to_it(sim: Simulator, tmp_path: Path, keep: bool) -> None:
+    model = Model(300, 400)
+    there = copy.deepcopy(model).to("sim:1")
+    path = tmp_path / "model.flashpack"
+    with sim.watched():
+        there.save_flashpack(path, target_dtype=torch.float32, silent=True)
+        loaded = Model.from_flashpack(path, 300, 400, device="sim:0", silent=True, keep_flash_ref_on_model=keep)
+    assert loaded.weight.device == torch.device("sim:0")
+    for name, tensor in model.state_dict().items():
+        assert bytes_there(sim, loaded.state_dict()[name]) == bytes_here(tensor), name
 
 
 @pytest.mark.parametrize("target", [None, torch.bfloat16, torch.int16])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import penstock
 import pytest
 import torch
 from device_states import SUFFIXES, assert_there, bytes_here, bytes_there, make_state, save_state, to_device, zeros_like
+from helpers import run_python
 from sim_device import Simulator
 from torch import nn
 
@@ -163,3 +165,49 @@ def test_checksums_are_checked(sim: Simulator, tmp_path: Path) -> None:
     with sim.watched():
         penstock.load_into(target, path, verify=True)
     assert_there(sim, target, state)
+
+
+def test_shards_are_read_into_the_memory_that_is_there(sim: Simulator, tmp_path: Path) -> None:
+    state = make_state()
+    penstock.save(state, tmp_path / "model.safetensors", max_shard_size="300kB")
+    target = zeros_like(state, "sim:1")
+    with sim.watched():
+        penstock.load_into(target, tmp_path)
+    assert_there(sim, target, state, "sim:1")
+
+
+def test_selected_tensors_of_a_renamed_file(sim: Simulator, tmp_path: Path) -> None:
+    state = {"model.a": torch.randn(70, 30), "model.b": torch.randn(5), "other": torch.randn(3)}
+    path = save_state(tmp_path, "safetensors", state)
+    target = to_device({"a": torch.zeros(70, 30), "b": torch.zeros(5)})
+    with sim.watched():
+        penstock.load_into(target, path, select="model.a", rename=penstock.strip_prefix("model."), strict=False)
+    assert bytes_there(sim, target["a"]) == bytes_here(state["model.a"])
+    assert bytes_there(sim, target["b"]) == bytes(20)
+
+
+def test_a_model_without_memory_takes_what_a_device_has(sim: Simulator, tmp_path: Path) -> None:
+    state = make_model().state_dict()
+    path = save_state(tmp_path, "safetensors", state)
+    with torch.device("meta"):
+        model = nn.Sequential(nn.Linear(300, 400), nn.BatchNorm1d(400), nn.Linear(400, 300))
+    with sim.watched():
+        model.load_state_dict(penstock.load(path, "sim:1"), assign=True)
+    assert_there(sim, {name: tensor.detach() for name, tensor in model.state_dict().items()}, state, "sim:1")
+
+
+def test_no_context_is_made_on_a_device_that_is_not_used(sim: Simulator, tmp_path: Path) -> None:
+    """A process of its own, whose torch has not touched the other device."""
+    path = save_state(tmp_path, "safetensors", {"x": torch.ones(1000)})
+    script = """
+        import sys
+        sys.path[:0] = sys.argv[2:]
+        import penstock, sim_device
+        sim = sim_device.start()
+        loaded = penstock.load(sys.argv[1], "sim:1")
+        penstock.load_into(loaded, sys.argv[1])
+        penstock.save(loaded, sys.argv[1])
+        penstock.save_async(loaded, sys.argv[1], snapshot="device").wait()
+        print(list(sim.counters().contexts_made)[:2])
+    """
+    assert run_python(script, str(path), *sys.path[:2]).stdout == "[0, 1]\n"
