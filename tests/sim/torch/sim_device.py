@@ -50,6 +50,7 @@ class Simulator:
             [ROOT / "scripts" / "build_sim.sh", "torch"], check=True, env={**os.environ, "PYTHON": sys.executable}
         )
         self.driver = ctypes.CDLL(str(FOLDER / "libcuda.so.1"), mode=ctypes.RTLD_GLOBAL)
+        os.environ["PENSTOCK_LIBCUFILE"] = str(FOLDER / "libcufile.so.0")
         torch.ops.load_library(str(FOLDER / "libpenstock_sim_torch.so"))
         self.backend = ctypes.CDLL(str(FOLDER / "libpenstock_sim_torch.so"))
         self.driver.sim_violations.restype = self.driver.sim_leaks.restype = ctypes.c_size_t
