@@ -47,7 +47,7 @@ def load(
     to keep a few of many, `select` them, or clone those and drop the rest. `stream` gives memory back tensor by tensor.
 
     paths: a file, a directory of shards, an ``*.index.json``, or several files.
-    device: where the tensors go; other than the CPU needs torch.
+    device: where the tensors go, as torch names it ("cuda:1") or the number of a GPU; other than the CPU needs torch.
     select: what to load: a name, a glob, several of either, or a callable that is given each tensor's `TensorInfo` (its
         name, with dtype, shape and nbytes). Names that don't exist, and globs that match nothing, are an error.
     dtype: convert floating tensors to this on the way: a torch dtype, a NumPy dtype or a name.
@@ -65,7 +65,7 @@ def load(
         an `Opaque` in its place. A load by paths (`select`, `rename`, `dtype`, NumPy) leaves them out.
     progress: True for a bar, or a callable that is given (bytes_done, bytes_total) and may return False to stop.
     stats: a dict (such as `Stats()`) to be filled with what was done and why.
-    tuning: backend, block_size, queue_depth, threads, landing, pool; see docs/tuning.md.
+    tuning: backend, block_size, queue_depth, threads, gds, landing, pool; see docs/tuning.md.
     """
     made = get_framework(framework)
     landing = landing_on(made, device, cache)

@@ -67,7 +67,7 @@ def save(
     durable: wait until the drive has it all. Without, a power cut may lose the file, but never shows half of it.
     method: "direct" or "buffered"; by default what is quickest here.
     progress, stats: as in `load`; the statistics are returned too.
-    tuning: backend, block_size, queue_depth, threads, landing; see docs/tuning.md. For FlashPack also align_bytes,
+    tuning: backend, block_size, queue_depth, threads, gds, landing; see docs/tuning.md. For FlashPack also align_bytes,
         order ("format" or "given") and align_large, for torch zips record_alignment and record_checksums; see
         docs/formats.
     """
