@@ -221,13 +221,19 @@ class _Load:
         return handed
 
     def _count(self, counters: dict[str, Any]) -> None:
-        """Adds numbers; words are those of the part with the most bytes."""
+        """Adds numbers and names all devices; other words are those of the part with the most bytes that has them."""
         old = self.counters
         if not old:
             self.counters = counters
             return
-        larger = counters if counters["bytes"] > old["bytes"] else old
-        self.counters = {**larger, **{name: old[name] + counters[name] for name in _ADDED}}
+        smaller, larger = sorted((counters, old), key=lambda part: int(part["bytes"]))
+        devices = dict.fromkeys(name for part in (old, counters) for name in part["device"].split(", ") if name)
+        self.counters = {
+            **larger,
+            **{name: old[name] + counters[name] for name in _ADDED},
+            **{name: larger[name] or smaller[name] for name in ("pinning", "gds")},
+            "device": ", ".join(devices),
+        }
 
 
 _ADDED = (
@@ -239,6 +245,7 @@ _ADDED = (
     "bytes_buffered",
     "bytes_mapped",
     "bytes_copied",
+    "bytes_gds",
     "bytes_on_drive",
     "requests",
     "resumed",

@@ -51,6 +51,23 @@ def test_targets_are_read_into_by_the_device(sim: Simulator, tmp_path: Path, suf
     assert counters.file_bytes_read > 4 * 2**20
 
 
+def test_what_was_read_for_several_devices_is_added_up(sim: Simulator, tmp_path: Path) -> None:
+    """A load for each of them, when tensors are replaced."""
+    devices = {"a": "cpu", "b": "sim:0", "c": "sim:1"}
+    state = {name: torch.arange(2**18 * size) for size, name in zip((3, 2, 1), devices, strict=True)}
+    path = save_state(tmp_path, "safetensors", state)
+    target = {name: torch.zeros(tensor.shape, dtype=torch.int64).to(devices[name]) for name, tensor in state.items()}
+    stats: dict[str, Any] = {}
+    with sim.watched() as counters:
+        penstock.load_into(target, path, assign=True, stats=stats, **SETTINGS)
+    for name in ("b", "c"):
+        assert_there(sim, {name: target[name]}, {name: state[name]}, devices[name])
+    assert 5 * 2**20 < stats["bytes_gds"] == counters.file_bytes_read
+    assert stats["device"] == "cuda:0 (Simulated Accelerator), cuda:1 (Simulated Accelerator)"
+    assert stats["gds"].startswith("used")
+    assert stats["pinning"] == "registered"
+
+
 def test_streams_are_read_by_the_device(sim: Simulator, tmp_path: Path) -> None:
     state = make_state()
     path = save_state(tmp_path, "safetensors", state)
