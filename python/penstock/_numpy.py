@@ -86,7 +86,7 @@ def pick(tensor: Any, basic: Basic) -> Any:
 
 def device(device: Any) -> Any:
     """Arrays live on the CPU."""
-    raise ArgumentError(f"NumPy arrays can't be moved to {device}")
+    raise ArgumentError(f"NumPy arrays can't be moved to {str(device)!r}")
 
 
 def landing(device: Any) -> Landing:

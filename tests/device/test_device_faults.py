@@ -146,6 +146,7 @@ def test_running_out_of_memory_is_torchs_error(sim: Simulator, tmp_path: Path) -
 MISSING: dict[str, tuple[str, str]] = {
     "a device too many": ("sim:2", "there are sim:0 to sim:1"),
     "a torch without CUDA": ("cuda", "Torch not compiled with CUDA enabled"),
+    "a torch without the module": ("hpu", "No module named 'torch.hpu'"),
     "a torch without MPS": ("mps", "Could not run 'aten::empty.memory_format' with arguments from the 'MPS' backend"),
 }
 
@@ -179,7 +180,9 @@ def test_a_device_that_is_not_there_of_the_drop_ins(tmp_path: Path, device: str)
         fast_load(save_state(tmp_path, "pt", make_state()), device)
 
 
-@pytest.mark.parametrize("device", ["nonsense", "sim:-1", "sim:x", True, 1.5], ids=str)
+@pytest.mark.parametrize(
+    "device", ["nonsense", "", "sim:-1", "sim:x", "sim:256", "sim:99999", 256, -1, True, 1.5], ids=str
+)
 def test_what_is_no_device(tmp_path: Path, device: Any) -> None:
     path = save_state(tmp_path, "safetensors", {"x": torch.ones(3)})
     with pytest.raises(penstock.ArgumentError, match="is not a device$"):

@@ -285,7 +285,7 @@ def test_unified_memory_is_read_into_in_place(sim: Simulator, tmp_path: Path) ->
 
 def test_numpy_has_no_devices(tmp_path: Path) -> None:
     path = save_state(tmp_path, "safetensors", {"x": torch.ones(3)})
-    with pytest.raises(penstock.ArgumentError, match="^NumPy arrays can't be moved to sim$"):
+    with pytest.raises(penstock.ArgumentError, match="^NumPy arrays can't be moved to 'sim'$"):
         penstock.load(path, "sim", framework="numpy")
     assert isinstance(penstock.load(path, framework="numpy")["x"], np.ndarray)
 

@@ -21,10 +21,15 @@ _OWN_BACKEND = "privateuseone"  # whatever somebody has called theirs
 
 def device(given: Any) -> torch.device:
     """A number is an accelerator's."""
+    named = f"cuda:{given}" if isinstance(given, int) else given
     try:
-        return torch.device(f"cuda:{given}" if isinstance(given, int) else given)
+        made = torch.device(named)
     except (RuntimeError, TypeError) as problem:
         raise ArgumentError(f"{given!r} is not a device") from problem
+    # torch keeps eight bits of a number: "cuda:256" would be cuda:0.
+    if made.index is not None and (made.index < 0 or not str(named).endswith(f":{made.index}")):
+        raise ArgumentError(f"{given!r} is not a device")
+    return made
 
 
 def landing(device: torch.device) -> Landing:
@@ -114,7 +119,7 @@ def _probe(device: torch.device) -> torch.Tensor:
         return torch.empty(1, dtype=torch.uint8, device=device)
     except torch.cuda.OutOfMemoryError:
         raise
-    except (AssertionError, RuntimeError) as problem:  # the first where torch was built without the device
+    except (AssertionError, ImportError, RuntimeError) as problem:  # the first two where torch is without the device
         raise UnsupportedError(f"the device {str(device)!r} can't be used: {_reason(device, problem)}") from problem
 
 
