@@ -211,6 +211,26 @@ def test_tensors_without_data_are_refused(tmp_path: Path, suffix: str) -> None:
     assert not path.exists()
 
 
+@pytest.mark.parametrize("device", ["cpu", "sim"])
+@pytest.mark.parametrize("left", [0, 400], ids=["nothing", "a part"])
+@pytest.mark.parametrize("suffix", ["safetensors", "flashpack", "pt"])
+def test_tensors_whose_memory_was_given_back_are_refused(tmp_path: Path, device: str, left: int, suffix: str) -> None:
+    path = save_state(tmp_path, suffix, {"x": torch.arange(990.0)})
+    before = path.read_bytes()
+    lost = torch.ones(1000, device=device)[10:]
+    lost.untyped_storage().resize_(left)
+    problem = f"needs a storage of 4000 bytes and has one of {left}"
+    for save in (penstock.save, penstock.save_async):
+        with pytest.raises(penstock.UnsupportedError, match=f"a tensor that {problem} can't be saved$"):
+            save({"x": lost}, path)
+    with pytest.raises(penstock.ArgumentError, match=f": x {problem}, which needs assign=True$"):
+        penstock.load_into({"x": lost}, path)
+    assert path.read_bytes() == before
+    target = {"x": lost}
+    penstock.load_into(target, path, assign=True)
+    assert torch.equal(target["x"].cpu(), torch.arange(990.0))
+
+
 def test_torch_files_hold_tensors_without_data(sim: Simulator, tmp_path: Path) -> None:
     path = tmp_path / "model.pt"
     penstock.save({"a": torch.ones(3, device="sim"), "x": torch.ones(3, device="meta")}, path)

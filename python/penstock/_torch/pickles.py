@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import torch
 
 from ..errors import ArgumentError, UnsupportedError
+from .tensors import require_memory
 
 # How a legacy file starts.
 _MAGIC = 0x1950A86A20F9469CFC6C
@@ -40,7 +41,8 @@ class PickledStorage(NamedTuple):
 def pickle_object(obj: Any, *, legacy: bool, pickle_module: Any = pickle, protocol: int = 2) -> Pickled:
     """Pickles `obj`. Storages are left out and collected, each once, however many tensors are views of it.
 
-    Raises UnsupportedError for a storage that has no data, and for a legacy file of the protocols before 2.
+    Raises UnsupportedError for a storage that has no data, for a tensor that reaches past its storage, and for a legacy
+    file of the protocols before 2.
     """
     if legacy and protocol in (0, 1):
         raise UnsupportedError(f"a legacy file with pickles of protocol {protocol}")
@@ -85,6 +87,9 @@ class _Collector:
 
     def identify(self, value: Any) -> tuple[Any, ...] | None:
         """What the pickle has in place of a storage; None for anything else."""
+        if isinstance(value, torch.Tensor):
+            require_memory(value)  # nobody could load it
+            return None
         if not (_is_typed(value) or torch.is_storage(value)):
             return None
         storage, dtype, kind, count = _describe(value)

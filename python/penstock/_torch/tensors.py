@@ -25,6 +25,9 @@ DTYPES: dict[str, torch.dtype] = {
 }
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
+# Other classes may have their elements elsewhere.
+_OVER_STORAGE = (torch.Tensor, torch.nn.Parameter)
+
 # What from_dlpack has taken since the oldest torch that penstock works with.
 _DLPACK = frozenset(("BOOL", "U8", "I8", "I16", "I32", "I64", "F16", "BF16", "F32", "F64", "C64", "C128"))
 
@@ -179,6 +182,7 @@ def describe(tensor: torch.Tensor) -> str:
 
 def converted_source(name: str, tensor: torch.Tensor, dtype: torch.dtype) -> Source:
     """How to write a tensor of any device as elements of `dtype`, piece by piece."""
+    require_memory(tensor, name)
     tensor = tensor.detach().resolve_conj().resolve_neg()
     settle(tensor.device)
     return Source(NAMES[dtype], tuple(tensor.shape), 0, None, tensor, _Pieces(name, tensor, dtype).read)
@@ -249,7 +253,26 @@ def _dense(name: str, tensor: torch.Tensor) -> torch.Tensor:
         raise UnsupportedError(f"{name}: a tensor on the meta device has no data")
     if hasattr(tensor, "__tensor_flatten__"):
         raise _wrapper(name, tensor)
+    require_memory(tensor, name)
     return tensor.detach().resolve_conj().resolve_neg()
+
+
+def require_memory(tensor: torch.Tensor, name: str | None = None) -> None:
+    """Refuses to save a tensor some of whose elements have no memory."""
+    if lack := _lack_of_memory(tensor):
+        raise UnsupportedError(f"{'' if name is None else f'{name}: '}a tensor that {lack} can't be saved")
+
+
+def _lack_of_memory(tensor: torch.Tensor) -> str | None:
+    """What is wrong with a tensor that reaches past its storage: torch lets others shrink it, FSDP to nothing."""
+    if type(tensor) not in _OVER_STORAGE or tensor.layout is not torch.strided or tensor.is_nested or tensor.is_meta:
+        return None
+    count = tensor.numel()
+    if count > 0 and not tensor.is_contiguous():
+        count = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    needed = (tensor.storage_offset() + count) * tensor.element_size() if count > 0 else 0
+    there = tensor.untyped_storage().nbytes()
+    return f"needs a storage of {needed} bytes and has one of {there}" if there < needed else None
 
 
 def _address(name: str, tensor: torch.Tensor) -> int:
@@ -308,6 +331,8 @@ def _obstacle(value: torch.Tensor) -> str | None:
         return "is on the meta device, which needs assign=True"
     if value.layout is not torch.strided:
         return f"is a {str(value.layout).removeprefix('torch.')} tensor, which needs assign=True"
+    if lack := _lack_of_memory(value):
+        return f"{lack}, which needs assign=True"
     if any(size > 1 and stride == 0 for size, stride in zip(value.shape, value.stride(), strict=True)):
         return "is an expanded tensor, several of whose elements are one in memory, which needs assign=True"
     return None
