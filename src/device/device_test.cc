@@ -56,6 +56,17 @@ TEST(DriverTest, a_driver_without_devices_says_so) {
   EXPECT_THAT(why_no_devices(), HasSubstr("cuInit failed: CUDA_ERROR_NO_DEVICE"));
 }
 
+TEST(DriverTest, a_driver_that_does_not_tell_its_devices_is_not_one_without_devices) {
+  SimulatedDevices sim;
+  sim.fail("cuDeviceGetCount:1:999");
+  EXPECT_THAT(why_no_devices(), HasSubstr("cuDeviceGetCount failed: CUDA_ERROR_UNKNOWN"));
+  sim.fail("cuDeviceGetCount:1:999");
+  EXPECT_THAT(message_of([] { open_device(0); }), HasSubstr("cuDeviceGetCount failed: CUDA_ERROR_UNKNOWN"));
+  sim.fail("cuDeviceGet:1:999");
+  EXPECT_THAT(message_of([] { open_device(1); }), HasSubstr("cuda:1: cuDeviceGet failed: CUDA_ERROR_UNKNOWN"));
+  EXPECT_EQ(open_device(1)->info().number, 1);
+}
+
 TEST(DriverTest, devices_are_described_without_making_a_context) {
   SimulatedDevices sim;
   const std::vector<DeviceInfo> devices = list_devices();

@@ -72,6 +72,15 @@ std::string describe_silence(const Api& api, cuda::Result result) {
   return "memory of a device can't be used: cuPointerGetAttribute failed: " + cuda::describe(api, result);
 }
 
+int count_devices(const Api& api) {
+  int count = 0;
+  if (const cuda::Result result = api.device_count(&count); result != cuda::kSuccess) {
+    throw Error(ErrorKind::kDevice,
+                fmt::format("no device can be used: cuDeviceGetCount failed: {}", cuda::describe(api, result)));
+  }
+  return count;
+}
+
 std::string describe_count(int count) {
   return count == 1 ? "there is 1, number 0" : fmt::format("there are {}, from 0 on", count);
 }
@@ -107,11 +116,14 @@ MemoryPlace find_place(const void* address) {
 
 std::shared_ptr<Device> open_device(int number) {
   const Api& api = cuda::require_driver();
-  int count = 0;
-  Ordinal ordinal = 0;
-  if (api.device_count(&count) != cuda::kSuccess || number < 0 || number >= count ||
-      api.device_get(&ordinal, number) != cuda::kSuccess) {
+  const int count = count_devices(api);
+  if (number < 0 || number >= count) {
     throw Error(ErrorKind::kDevice, fmt::format("there is no device {}: {}", number, describe_count(count)));
+  }
+  Ordinal ordinal = 0;
+  if (const cuda::Result result = api.device_get(&ordinal, number); result != cuda::kSuccess) {
+    throw Error(ErrorKind::kDevice,
+                fmt::format("cuda:{}: cuDeviceGet failed: {}", number, cuda::describe(api, result)));
   }
   return KnownDevices::get().find(api, ordinal, nullptr);
 }
@@ -126,8 +138,7 @@ std::vector<DeviceInfo> list_devices(std::string* why_none) {
   std::vector<DeviceInfo> devices;
   try {
     const Api& api = cuda::require_driver();
-    int count = 0;
-    api.device_count(&count);
+    const int count = count_devices(api);
     for (int number = 0; number < count; ++number) {
       Ordinal ordinal = 0;
       if (api.device_get(&ordinal, number) == cuda::kSuccess) devices.push_back(cuda::describe_device(api, ordinal));
