@@ -354,7 +354,7 @@ void add_bench(CLI::App& app, Action& action) {
   CLI::Option* const device =
       command->add_option("--device", options->device, "Also measure loads to this GPU, by its number")
           ->type_name("N")
-          ->check(CLI::NonNegativeNumber);
+          ->check(CLI::Range(0, 999));
   command
       ->add_flag("--settings", options->settings,
                  "The drive's speed over block size, depth and threads, and what to set if that is faster")

@@ -113,6 +113,12 @@ def test_bench_without_that_device_is_one_line_and_makes_no_model(
     assert files.names_in(tmp_path) == []
 
 
+@pytest.mark.parametrize("number", ["-1", "1000", "x", "cuda:0"])
+def test_bench_takes_the_number_of_a_device(misused: Run, number: str) -> None:
+    result = misused("bench", "--device", number)
+    assert result.stderr == f"penstock: --device: Value {number} not in range 0 to 999 (see penstock bench --help)\n"
+
+
 def test_bench_of_settings_takes_no_device(misused: Run) -> None:
     assert "--device excludes --settings" in misused("bench", "--device", "0", "--settings").stderr
 
