@@ -67,10 +67,12 @@ class Planner {
       if ((segment.converts() || segment.whole_elements) && cut < end) {
         const std::uint64_t width = dtype_bits(segment.from) / 8;
         cut -= (cut - segment.offset) % width;
-        if (cut <= begin) {  // the next element is cut by this block's end: it opens the next block
-          close_block();
+        if (cut <= begin && plan_.blocks.back().piece_count > 0) {
+          close_block();  // the next element is cut by this block's end: it opens the next block
           continue;
         }
+        // Blocks of one unit of alignment, and an element across its end: no block of that size holds it.
+        if (cut <= begin) cut = begin + width;
       }
       plan_.pieces.push_back(piece_of(segment, begin, cut));
       ++plan_.blocks.back().piece_count;

@@ -168,6 +168,22 @@ TEST(PlanTest, random_plans_cover_every_byte_once) {
   }
 }
 
+TEST(PlanTest, an_element_across_the_end_of_the_smallest_block_is_planned) {
+  PlanOptions options = kSmall;
+  options.block_size = options.alignment;
+  Segment segment{511, 2000, 0};
+  segment.from = DType::kF16;
+  segment.to = DType::kF64;
+  const Plan plan = plan_blocks({&segment, 1}, options);
+  std::uint64_t covered = segment.offset;
+  for (const Piece& piece : plan.pieces) {
+    EXPECT_EQ(piece.offset, covered);
+    EXPECT_EQ(piece.nbytes % 2, 0u);
+    covered += piece.nbytes;
+  }
+  EXPECT_EQ(covered, segment.end());
+}
+
 TEST(PlanTest, blocks_of_a_file_without_holes_never_overlap) {
   std::mt19937 random(11);
   for (int round = 0; round < 100; ++round) {
