@@ -50,6 +50,7 @@ using Action = std::function<int(Console&)>;
 
 void add_ls(CLI::App& app, Action& action);
 void add_convert(CLI::App& app, Action& action);
+void add_seal(CLI::App& app, Action& action);
 void add_verify(CLI::App& app, Action& action);
 void add_bench(CLI::App& app, Action& action);
 void add_doctor(CLI::App& app, Action& action);

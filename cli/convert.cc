@@ -43,6 +43,7 @@ struct Options {
   FlashPackOptions flashpack;
   bool checksums = false;
   bool force = false;
+  bool no_verify = false;
   bool fast = false;  // --no-durable
 };
 
@@ -73,6 +74,7 @@ ConvertOptions library_options(const Options& options, ProgressBar& bar) {
   result.dtype = options.dtype;
   result.rename = rename_function(options.renaming);
   result.overwrite = options.force;
+  if (options.no_verify) result.verify = Verify::kOff;
   result.save.format = options.format;
   result.save.flashpack = options.flashpack;
   result.save.max_shard_size = options.max_shard_size;
@@ -187,7 +189,7 @@ void add_convert(CLI::App& app, Action& action) {
   add_select_option(*command, options->selected);
   add_renaming_options(*command, options->renaming);
   add_size_option(*command, "--max-shard-size", options->max_shard_size,
-                  "Split into shards of at most this size, with an index");
+                  "Split into shards of at most this size, with an index; they appear as one");
   command
       ->add_option("--format", options->format,
                    "Format of DST: safetensors, flashpack, torch or torch-legacy; else by its suffix")
@@ -195,6 +197,7 @@ void add_convert(CLI::App& app, Action& action) {
       ->check(suggests({"safetensors", "flashpack", "torch", "torch-legacy"}));
   add_flashpack_options(*command, options->flashpack);
   command->add_flag("--checksums", options->checksums, "Store a CRC-32C of every tensor, for verify");
+  command->add_flag("--no-verify", options->no_verify, "Don't check SRC against its seal or its own checksums");
   command->add_flag("-f,--force", options->force, "Replace DST if it exists");
   command->add_flag("--no-durable", options->fast, "Don't wait for the drive: faster, may be lost in a power cut");
   command->callback([options, &action] { action = [options](Console& console) { return run(console, *options); }; });

@@ -73,6 +73,7 @@ void define(CLI::App& app, Console& console, Action& action) {
   app.formatter(std::make_shared<HelpFormatter>(console.terminal));
   add_ls(app, action);
   add_convert(app, action);
+  add_seal(app, action);
   add_verify(app, action);
   add_bench(app, action);
   add_doctor(app, action);

@@ -8,6 +8,7 @@
 #include "headline.h"
 #include "penstock/convert.h"
 #include "penstock/error.h"
+#include "penstock/words.h"
 #include "table.h"
 #include "text.h"
 #include "units.h"
@@ -20,14 +21,17 @@ constexpr const char* kFooter =
     "penstock verify model/ --finite # no NaN, no infinity\n"
     "penstock verify model.safetensors --checksums # print a CRC-32C of every tensor\n"
     "\n"
-    "Exits with 1 when there is a problem, and prints each problem on a line of its own. convert --checksums makes "
-    "files that carry checksums.";
+    "A file is checked against the first of these that it has: a seal beside it (penstock seal), checksums that it "
+    "carries (convert --checksums, a torch zip), the name of its blob in the Hugging Face cache. Exits with 1 when "
+    "there "
+    "is a problem, and prints each problem on a line of its own.";
 
 struct Options {
   std::vector<std::string> paths;
   bool finite = false;
   bool print_checksums = false;
   bool structure_only = false;
+  Verify against = Verify::kAny;
 };
 
 struct Result {
@@ -38,16 +42,16 @@ struct Result {
 
 Result check(Console& console, const Options& options, const std::string& path) {
   Result result;
-  const Reader reader{std::filesystem::path(path)};
-  result.kind = format_kind(reader);
-  result.file_size = total_file_size(reader);
   ProgressBar bar("verifying", console.error_terminal, console.progress_mode());
   VerifyOptions verify_options;
   verify_options.finite = options.finite;
-  verify_options.checksums = !options.structure_only;
+  verify_options.checksums = options.structure_only ? Verify::kOff : options.against;
   verify_options.compute = options.print_checksums;
   verify_options.progress = bar.function();
   result.report = verify(path, verify_options);
+  const Reader reader{std::filesystem::path(path)};
+  result.kind = format_kind(reader);
+  result.file_size = total_file_size(reader);
   return result;
 }
 
@@ -71,17 +75,22 @@ std::vector<Cell> row(const char* what, Tone tone, const char* mark, std::string
 
 std::vector<Cell> checksum_row(const Options& options, const VerifyReport& report) {
   if (options.structure_only) return row("checksums", Tone::kDim, "-", "not asked for");
-  if (!report.had_checksums) return row("checksums", Tone::kDim, "-", "the file carries none");
+  if (!report.had_checksums) return row("checksums", Tone::kDim, "-", "none: penstock seal makes some");
   const std::uint64_t mismatches = count_mismatches(report);
   if (mismatches > 0)
     return row("checksums", Tone::kBad, "bad",
                format_count_of(mismatches, "tensor") + (mismatches == 1 ? " differs" : " differ"));
   // Of a zip, whole records have checksums, and some hold no tensor.
   const bool corrupt = std::any_of(report.problems.begin(), report.problems.end(), [](const std::string& problem) {
-    return problem.find(" is corrupt: ") != std::string::npos;
+    return problem.find(" corrupt: ") != std::string::npos;
   });
-  if (corrupt) return row("checksums", Tone::kBad, "bad", "not every record has the bytes that were saved");
-  return row("checksums", Tone::kGood, "ok", "every tensor has the bytes that were saved");
+  const bool stored = report.against == to_word(Verify::kStored);
+  if (corrupt) {
+    return row("checksums", Tone::kBad, "bad",
+               stored ? "not every record has the bytes that were saved" : "damaged, against the " + report.against);
+  }
+  return row("checksums", Tone::kGood, "ok",
+             stored ? "every tensor has the bytes that were saved" : "every byte, against the " + report.against);
 }
 
 std::vector<Cell> finite_row(const Options& options, const VerifyReport& report) {
@@ -176,6 +185,12 @@ void add_verify(CLI::App& app, Action& action) {
                     "Compute a CRC-32C of every tensor and print it");
   command->add_flag("--structure", options->structure_only,
                     "Don't read any data for the checksums that a file carries");
+  command
+      ->add_option_function<std::string>(
+          "--against", [options](const std::string& word) { options->against = *from_word<Verify>(word); },
+          "Insist on one: seal, stored or sha256")
+      ->type_name("WHAT")
+      ->check(CLI::IsMember({"seal", "stored", "sha256"}));
   command->callback([options, &action] { action = [options](Console& console) { return run(console, *options); }; });
 }
 

@@ -112,6 +112,17 @@ FOOTERS = {
     "unfinished": '{"format":"flashpack_v3","index":[{"name":"a","shape":[1',
 }
 
+JOURNALS = {
+    "whole": "penstock set 1\nindex 1 2 1 i\nappear 3 -4 1 a\nvanish 5 6 3 b c\nend\n",
+    "only_index": "penstock set 1\nindex 1 2 1 i\nend\n",
+    "odd_names": "penstock set 1\nindex 1 2 5 \n\nend\nappear 1 2 6 a\nend\n\nend\n",
+    "other_version": "penstock set 2\nindex 1 2 1 i\nend\n",
+    "parent": "penstock set 1\nindex 1 2 1 i\nvanish 3 4 4 ../a\nend\n",
+    "nul": "penstock set 1\nindex 1 2 1 i\nvanish 3 4 3 a\0b\nend\n",
+    "long": "penstock set 1\nindex 1 2 18446744073709551615 i\nend\n",
+    "unfinished": "penstock set 1\nindex 1 2 1 i\nappear 3 4 1",
+}
+
 
 def emptied(name: str) -> Path:
     folder = HERE / "corpus" / name
@@ -238,6 +249,12 @@ def main() -> None:
     make_torch()
     headers = emptied("fuzz_safetensors")
     indexes = emptied("fuzz_shard_index")
+    seals = emptied("fuzz_seal")
+    for path in (GOLDEN / "seal").glob("*.json"):
+        text = path.read_bytes()
+        (seals / path.name).write_bytes(text)
+        # Without its last lines, which the target adds: what is changed in it reaches the parser.
+        (seals / f"{path.stem}.open").write_bytes(text[: text.rindex(b'  "crc32c"')])
     for path in (GOLDEN / "safetensors").glob("*.safetensors"):
         (headers / path.name).write_bytes(path.read_bytes())
     for path in (GOLDEN / "safetensors").glob("*.json"):
@@ -250,6 +267,9 @@ def main() -> None:
     (headers / "zip").write_bytes(b"PK\x03\x04\x00\x00\x08\x08\x00\x00")
     for name, text in INDEXES.items():
         (indexes / f"{name}.json").write_text(text, newline="")
+    journals = emptied("fuzz_set_change")
+    for name, text in JOURNALS.items():
+        (journals / name).write_text(text, newline="")
     (indexes / "invalid_utf8.json").write_bytes(b'{"weight_map":{"\xc3":"f"}}')
 
 

@@ -24,7 +24,10 @@ struct ConvertOptions {
   std::function<std::string(std::string_view name)> rename;
   bool keep_metadata = true;
   bool overwrite = false;  // replace an existing target
-  SaveOptions save;        // format, sharding, checksums, durability; its metadata is added
+  // Check the source as it is read, so that damage does not get new, right checksums. kAny: against its seal or its own
+  // checksums, where it has some. Fragments of FastPersist have none.
+  Verify verify = Verify::kAny;
+  SaveOptions save;  // format, sharding, checksums, durability; its metadata is added
 };
 
 // What a conversion did.
@@ -50,9 +53,9 @@ ConvertStats convert(std::span<const std::filesystem::path> sources, const std::
                      const ConvertOptions& options = {});
 
 struct VerifyOptions {
-  bool finite = false;    // also look for NaN and infinities in floating tensors
-  bool checksums = true;  // check those that the file carries
-  bool compute = false;   // compute a CRC-32C of every tensor for the report, also where the file carries none
+  bool finite = false;              // also look for NaN and infinities in floating tensors
+  Verify checksums = Verify::kAny;  // what to check the bytes against, where it is there
+  bool compute = false;  // compute a CRC-32C of every tensor for the report, also where the file carries none
   IoOptions io;
   ProgressFunction progress;
 };
@@ -70,6 +73,7 @@ struct VerifyReport {
   std::uint64_t bytes = 0;  // of tensor data in the files
   std::uint64_t bytes_read = 0;
   bool had_checksums = false;
+  std::string against;  // what the files were checked against: "seal", "stored", "sha256"; several with commas
   std::vector<VerifiedTensor> tensors;  // in the reader's order
   std::vector<std::string> problems;    // one line each
   std::vector<OpaqueValue> opaque;      // what of a torch checkpoint is no data; tensors in it were checked

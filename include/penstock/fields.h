@@ -17,6 +17,7 @@
 #include "penstock/export.h"
 #include "penstock/measure.h"
 #include "penstock/options.h"
+#include "penstock/seal.h"
 #include "penstock/stream_file.h"
 
 namespace PENSTOCK_EXPORT penstock {
@@ -37,6 +38,7 @@ void visit_fields(Options& options, Visitor&& visit) {
 template <MaybeConst<LoadOptions> Options, typename Visitor>
 void visit_fields(Options& options, Visitor&& visit) {
   visit("select", options.select);
+  visit("parts", options.parts);
   visit("dtype", options.dtype);
   visit("verify", options.verify);
   visit("cache", options.cache);
@@ -100,6 +102,15 @@ void visit_fields(Options& options, Visitor&& visit) {
   visit("finite", options.finite);
   visit("checksums", options.checksums);
   visit("compute", options.compute);
+  visit("io", options.io);
+  visit("progress", options.progress);
+}
+
+template <MaybeConst<SealOptions> Options, typename Visitor>
+void visit_fields(Options& options, Visitor&& visit) {
+  visit("sha256", options.sha256);
+  visit("block_size", options.block_size);
+  visit("durable", options.durable);
   visit("io", options.io);
   visit("progress", options.progress);
 }
@@ -192,8 +203,24 @@ void visit_fields(const VerifyReport& report, Visitor&& visit) {
   visit("bytes_read", report.bytes_read);
   visit("seconds", report.seconds);
   visit("had_checksums", report.had_checksums);
+  visit("against", report.against);
   visit("tensors", report.tensors);
   visit("opaque", report.opaque);
+}
+
+template <typename Visitor>
+void visit_fields(const SealedFile& file, Visitor&& visit) {
+  visit("path", file.path);
+  visit("seal", file.seal);
+  visit("nbytes", file.nbytes);
+  visit("sha256", file.sha256);
+}
+
+template <typename Visitor>
+void visit_fields(const SealReport& report, Visitor&& visit) {
+  visit("files", report.files);
+  visit("bytes", report.bytes);
+  visit("seconds", report.seconds);
 }
 
 // ---- What would be done.

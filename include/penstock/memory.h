@@ -42,6 +42,10 @@ class MemoryPool {
   // Bytes handed out and not yet released.
   virtual std::uint64_t used_bytes() const = 0;
 
+  // At least `nbytes` for the caller's own use, contents undefined, aligned to a cache line at least. Throws
+  // Error(kMemory).
+  virtual std::shared_ptr<std::byte> take(std::size_t nbytes) = 0;
+
   // Gives everything kept back to the system.
   virtual void trim() = 0;
 

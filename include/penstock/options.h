@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -68,11 +69,35 @@ enum class Landing { kAuto, kInPlace, kStaged };
 // for its compatibility mode. Where it can't be used bytes pass through pinned memory, and Stats::gds says why.
 enum class DirectStorage { kAuto, kOn, kOff };
 
+// What loads check the bytes of files against, as they land.
+//   kOff     nothing
+//   kAny     per file the first that is there: a seal beside it (penstock/seal.h), checksums that it carries, the name
+//            of its blob in the Hugging Face cache; an error where there is none
+//   kIfAny   the same, and no error where there is none
+//   kSeal    its seal: every bit of the file, or of the wanted tensors
+//   kStored  the checksums that it carries: a CRC-32C of every tensor, or a CRC-32 of every record of a torch zip
+//   kSha256  a SHA-256 of the whole file, which is read once more for it: the name of its blob, or of its seal
+enum class Verify { kOff, kAny, kIfAny, kSeal, kStored, kSha256 };
+
+// Indices of one dimension: begin, begin + step, ... before `end`.
+struct Slice {
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+  std::int64_t step = 1;
+};
+
+// A part of a tensor: of each leading dimension the indices that are wanted, as ranges that ascend and don't overlap.
+// What they pick follows each other. No range: all of the dimension; so are dimensions that are missing.
+using Part = std::vector<std::vector<Slice>>;
+
 struct LoadOptions {
   // What is loaded.
   std::function<bool(const TensorInfo&)> select;  // nothing: every tensor
-  std::optional<DType> dtype;                     // convert floating tensors on the way
-  bool verify = false;                            // check the file's checksums, where it has them, as bytes land
+  // Of tensors that are named here only this part, as a rank of several wants it: nothing else of them is read, but for
+  // what lies between pieces that are nearer than a page. Not with `verify`: checksums are of whole tensors.
+  std::map<std::string, Part, std::less<>> parts;
+  std::optional<DType> dtype;  // convert floating tensors on the way
+  Verify verify = Verify::kOff;
 
   // How fast.
   CachePolicy cache = CachePolicy::kAuto;

@@ -8,7 +8,6 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
-#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -43,16 +42,11 @@ struct Target {
   std::string name;
   std::span<std::byte> bytes;  // exactly as long as the tensor, in its target dtype
   std::optional<DType> dtype;  // convert to this; nothing: as stored
+  Part part;                   // only this of the tensor: the bytes are as long as it is
+  // Of memory whose elements are not next to each other: one per dimension, positive. `bytes` is then what lies
+  // between its first element and the end of its last. None: row-major.
+  std::vector<std::int64_t> byte_strides;
 };
-
-// A half-open range of one dimension.
-struct Slice {
-  std::int64_t begin = 0;
-  std::int64_t end = 0;
-};
-
-// Ranges of the first dimension, by the names of tensors.
-using RowRanges = std::map<std::string, Slice, std::less<>>;
 
 // Yields tensors in the order their bytes lie in the files, as soon as they have landed, while later ones are being
 // read. At most LoadOptions::max_buffer bytes (but always one tensor) are read ahead; a tensor's memory is free again
@@ -112,9 +106,7 @@ class Reader {
   // Reads into memory of the caller's. Nothing is written before all names and sizes were checked.
   Stats load_into(std::span<const Target> targets, const LoadOptions& options = {}) const;
 
-  // Of the tensors that `rows` names only these rows, without reading the others, and not with LoadOptions::verify:
-  // checksums are of whole tensors.
-  TensorStream stream(const LoadOptions& options = {}, const RowRanges& rows = {}) const;
+  TensorStream stream(const LoadOptions& options = {}) const;
 
   // Reads one tensor's part: `slices` has one entry per leading dimension (missing ones are whole). Only the bytes of
   // the slice are read, near ones together. Its shape is the slices' lengths.

@@ -59,6 +59,16 @@ inline constexpr auto kWords<DirectStorage> = std::to_array<Word<DirectStorage>>
 });
 
 template <>
+inline constexpr auto kWords<Verify> = std::to_array<Word<Verify>>({
+    {Verify::kOff, "off"},
+    {Verify::kAny, "any"},
+    {Verify::kIfAny, "if-any"},
+    {Verify::kSeal, "seal"},
+    {Verify::kStored, "stored"},
+    {Verify::kSha256, "sha256"},
+});
+
+template <>
 inline constexpr auto kWords<OpaqueValues> = std::to_array<Word<OpaqueValues>>({
     {OpaqueValues::kRefuse, "refuse"},
     {OpaqueValues::kKeep, "keep"},

@@ -6,9 +6,10 @@
 // replaced, not followed; the new file has the mode of the one it replaces, or 0666 less the umask. The space of a
 // large file that was replaced is free soon after, not at once: a thread sees to that.
 //
-// With SaveOptions::max_shard_size the shards and then their index appear one by one: a power cut between two of them,
-// over an older checkpoint of as many shards, can leave a mixture. A single file takes the place of a sharded
-// checkpoint of its name: that one's index is removed, its shards are left.
+// With SaveOptions::max_shard_size the shards and their index appear as one: the shards get names that no file has, and
+// the rename of the index commits them. A file or a set takes the place of whatever had its name before, which is
+// removed after that: a single file, or an index with the shards that it lists. A save that is killed leaves the old
+// checkpoint or the new one, whole; what else it leaves the next save of that name removes (docs/formats/sets.md).
 //
 // Tensors may lie on devices (penstock/device.h), on several in one file: commit() and save_async() ask whose memory
 // each is. Their bytes are those after what is queued on SaveOptions::streams when these are called, or on the default

@@ -26,6 +26,17 @@ std::shared_ptr<MemoryPool> create_pool(std::optional<std::uint64_t> max_kept_by
   return MemoryPool::create(options);
 }
 
+Memory take_memory(MemoryPool& pool, std::size_t nbytes) {
+  std::shared_ptr<std::byte> block = pool.take(nbytes);
+  std::byte* const data = block.get();
+  return {std::move(block), data, nbytes};
+}
+
+void read_other(std::int64_t process, std::uint64_t address, std::uint64_t nbytes, std::uint64_t stride,
+                std::uint64_t count, std::uintptr_t to) {
+  read_process({process, address, nbytes, stride, count}, reinterpret_cast<void*>(to));
+}
+
 }  // namespace
 
 Memory::~Memory() {
@@ -54,7 +65,15 @@ void bind_memory(nb::module_& module) {
       .def_static("process_default", &MemoryPool::process_default, "The pool of loads that name none.")
       .def_prop_ro("kept_bytes", &MemoryPool::kept_bytes, "Bytes kept for reuse now.")
       .def_prop_ro("used_bytes", &MemoryPool::used_bytes, "Bytes handed out and not yet released.")
+      .def("take", &take_memory, nb::arg("nbytes"), nb::call_guard<GilRelease>(),
+           "Memory for the caller's own use, contents undefined.")
       .def("trim", &MemoryPool::trim, nb::call_guard<GilRelease>(), "Gives everything kept back to the system.");
+
+  module.def("read_process", &read_other, nb::arg("process"), nb::arg("address"), nb::arg("nbytes"), nb::arg("stride"),
+             nb::arg("count"), nb::arg("to"), nb::call_guard<GilRelease>(),
+             "Stretches of another process's memory, put side by side at an address.");
+  module.def("let_siblings_read", &let_siblings_read,
+             "Allows the parent of this process and its other children to read its memory.");
 }
 
 }  // namespace penstock::python

@@ -115,11 +115,13 @@ void assign(const char*, std::vector<DeviceStream>& field, nb::handle value) {
   }
 }
 
-// Functions reach the engine by other ways.
+// Functions, and parts of tensors, reach the engine by other ways.
 template <typename T>
-constexpr bool is_function = false;
+constexpr bool is_argument = false;
 template <typename Signature>
-constexpr bool is_function<std::function<Signature>> = true;
+constexpr bool is_argument<std::function<Signature>> = true;
+template <>
+inline constexpr bool is_argument<decltype(LoadOptions::parts)> = true;
 
 // Moves the keywords that name a field of `options` out of `arguments`.
 template <typename Options>
@@ -128,7 +130,7 @@ void take_fields(Options& options, nb::dict& arguments) {
     using Field = std::remove_reference_t<decltype(field)>;
     if constexpr (Listed<Field>) {
       take_fields(field, arguments);
-    } else if constexpr (!is_function<Field>) {
+    } else if constexpr (!is_argument<Field>) {
       if (!arguments.contains(name)) return;
       assign(name, field, arguments[name]);
       nb::del(arguments[name]);
@@ -174,6 +176,7 @@ void bind_options(nb::module_& module) {
   bind_struct<SaveOptions>(module, "SaveOptions", "What is written, how safely, and how fast.");
   bind_struct<StreamOptions>(module, "StreamOptions", "How a file is written from front to back.");
   bind_struct<VerifyOptions>(module, "VerifyOptions", "What is checked.");
+  bind_struct<SealOptions>(module, "SealOptions", "What a seal holds.");
   module.def("parse_size", &size_from, nb::arg("size").none(), nb::sig("def parse_size(size: int | str) -> int"),
              "Bytes: 5000, \"5GB\" (decimal), \"4MiB\" or \"4M\" (binary).");
 }

@@ -99,12 +99,30 @@ LoadOptions with_callbacks(const LoadOptions& options, const std::shared_ptr<Cal
   return result;
 }
 
+// Of each leading dimension (begin, end, step)s; none: all of it.
+using PythonPart = std::vector<std::vector<std::tuple<std::int64_t, std::int64_t, std::int64_t>>>;
+using PythonParts = std::map<std::string, PythonPart>;
+
+Part make_part(const PythonPart& given) {
+  Part part;
+  for (const auto& ranges : given) {
+    part.emplace_back();
+    for (const auto& [begin, end, step] : ranges) part.back().push_back({begin, end, step});
+  }
+  return part;
+}
+
+void add_parts(const PythonParts& given, LoadOptions& options) {
+  for (const auto& [name, part] : given) options.parts.emplace(name, make_part(part));
+}
+
 // Python makes its tensors while their bytes are still on the way.
 nb::tuple load(const Reader& reader, const Names& names, const LoadOptions& given, nb::object progress,
-               nb::object build, const MaybeAllocator& allocator) {
+               nb::object build, const MaybeAllocator& allocator, const PythonParts& parts) {
   auto callbacks = Callbacks::create(std::move(progress));
   LoadOptions options = with_callbacks(given, callbacks, allocator);
   options.select = select_names(names);
+  add_parts(parts, options);
   nb::object built;
   options.placed = callbacks->guard(ErrorKind::kCancelled, [&](std::span<const Tensor> tensors) {
     const CollectorPause pause;
@@ -123,7 +141,10 @@ std::vector<Target> make_targets(const nb::list& rows) {
     auto* address = reinterpret_cast<std::byte*>(nb::cast<std::uintptr_t>(fields[1]));
     targets.push_back({.name = nb::cast<std::string>(fields[0]),
                        .bytes = {address, nb::cast<std::size_t>(fields[2])},
-                       .dtype = dtype_from(nb::cast<std::optional<std::string>>(fields[3]))});
+                       .dtype = dtype_from(nb::cast<std::optional<std::string>>(fields[3])),
+                       .part = fields.size() > 4 ? make_part(nb::cast<PythonPart>(fields[4])) : Part{},
+                       .byte_strides = fields.size() > 5 ? nb::cast<std::vector<std::int64_t>>(fields[5])
+                                                         : std::vector<std::int64_t>{}});
   }
   return targets;
 }
@@ -148,16 +169,14 @@ nb::tuple load_slice(const Reader& reader, std::string_view name,
   return nb::make_tuple(exported.memories, exported.rows);
 }
 
-StreamHandle open_stream(const Reader& reader, const Names& names, const LoadOptions& given,
-                         const std::map<std::string, std::pair<std::int64_t, std::int64_t>>& rows,
+StreamHandle open_stream(const Reader& reader, const Names& names, const LoadOptions& given, const PythonParts& parts,
                          const MaybeAllocator& allocator) {
   auto callbacks = Callbacks::create(nb::none());
   LoadOptions options = with_allocator(given, allocator, callbacks);
   options.select = select_names(names);
-  RowRanges ranges;
-  for (const auto& [name, range] : rows) ranges[name] = {range.first, range.second};
+  add_parts(parts, options);
   GilRelease release;
-  return {reader.stream(options, ranges), std::move(callbacks), device_for(allocator)};
+  return {reader.stream(options), std::move(callbacks), device_for(allocator)};
 }
 
 std::optional<nb::tuple> next_tensor(StreamHandle& handle) {
@@ -175,7 +194,18 @@ std::optional<nb::tuple> next_tensor(StreamHandle& handle) {
   return nb::make_tuple(exported.memories, exported.rows);
 }
 
+using Stretch = std::optional<std::pair<std::uint64_t, std::uint64_t>>;
+
+Reader open_all_side_by_side(const std::vector<std::pair<Path, Stretch>>& files) {
+  std::vector<EmbeddedFile> embedded;
+  for (const auto& [path, stretch] : files) embedded.push_back({path, stretch});
+  GilRelease release;
+  return open_side_by_side(embedded);
+}
+
 #define PENSTOCK_INFO "tuple[str, str, tuple[int, ...], int, int, int]"
+#define PENSTOCK_PART "collections.abc.Sequence[collections.abc.Sequence[tuple[int, int, int]]]"
+#define PENSTOCK_PARTS "dict[str, " PENSTOCK_PART "]"
 #define PENSTOCK_LOADED "list[Memory], list[tuple[str, str, tuple[int, ...], int, int, int]]"
 
 }  // namespace
@@ -221,26 +251,31 @@ void bind_reader(nb::module_& module) {
       .def("opaque", &opaque_values, nb::sig("def opaque(self) -> list[tuple[str, str]]"))
       .def("metadata", [](const Reader& reader) { return reader.metadata(); })
       .def("resident_bytes", &Reader::resident_bytes, nb::call_guard<GilRelease>())
-      .def(
-          "load", &load, nb::arg("names").none(), nb::arg("options"), nb::arg("progress").none(), nb::arg("build"),
-          nb::arg("allocator") = nb::none(),
-          nb::sig("def load(self, names: collections.abc.Sequence[str] | None, options: LoadOptions, progress: "
-                  "collections.abc.Callable[[int, int], typing.Any] | None, build: "
-                  "collections.abc.Callable[[" PENSTOCK_LOADED "], typing.Any], allocator: Allocator | None = None) -> "
-                  "tuple[typing.Any, dict[str, typing.Any]]"))
+      .def("load", &load, nb::arg("names").none(), nb::arg("options"), nb::arg("progress").none(), nb::arg("build"),
+           nb::arg("allocator") = nb::none(), nb::arg("parts") = PythonParts{},
+           nb::sig("def load(self, names: collections.abc.Sequence[str] | None, options: LoadOptions, progress: "
+                   "collections.abc.Callable[[int, int], typing.Any] | None, build: "
+                   "collections.abc.Callable[[" PENSTOCK_LOADED "], typing.Any], allocator: Allocator | None = None, "
+                   "parts: " PENSTOCK_PARTS " = {}) -> tuple[typing.Any, dict[str, typing.Any]]"))
       .def("load_into", &load_into, nb::arg("targets"), nb::arg("options"), nb::arg("progress").none(),
-           nb::sig("def load_into(self, targets: list[tuple[str, int, int, str | None]], options: LoadOptions, "
+           nb::sig("def load_into(self, targets: list[tuple[str, int, int, str | None]] | list[tuple[str, int, int, "
+                   "str | None, " PENSTOCK_PART "]] | list[tuple[str, int, int, str | None, " PENSTOCK_PART
+                   ", collections.abc.Sequence[int]]], options: LoadOptions, "
                    "progress: collections.abc.Callable[[int, int], typing.Any] | None) -> dict[str, typing.Any]"))
       .def("load_slice", &load_slice, nb::arg("name"), nb::arg("ranges"), nb::arg("options"),
            nb::arg("allocator") = nb::none(),
            nb::sig("def load_slice(self, name: str, ranges: collections.abc.Sequence[tuple[int, int]], options: "
                    "LoadOptions, allocator: Allocator | None = None) -> tuple[" PENSTOCK_LOADED "]"))
-      .def("stream", &open_stream, nb::arg("names").none(), nb::arg("options"),
-           nb::arg("rows") = std::map<std::string, std::pair<std::int64_t, std::int64_t>>{},
+      .def("stream", &open_stream, nb::arg("names").none(), nb::arg("options"), nb::arg("parts") = PythonParts{},
            nb::arg("allocator") = nb::none(),
-           nb::sig("def stream(self, names: collections.abc.Sequence[str] | None, options: LoadOptions, rows: "
-                   "dict[str, tuple[int, int]] = {}, allocator: Allocator | None = None) -> TensorStream"));
+           nb::sig("def stream(self, names: collections.abc.Sequence[str] | None, options: LoadOptions, parts: "
+                   "" PENSTOCK_PARTS " = {}, allocator: Allocator | None = None) -> TensorStream"));
 
+  module.def("open_side_by_side", &open_all_side_by_side, nb::arg("files"),
+             nb::sig("def open_side_by_side(files: collections.abc.Sequence[tuple[str | os.PathLike[str], "
+                     "tuple[int, int] | None]]) -> Reader"),
+             "Checkpoints, or stretches of files (offset, length) that are such, whose tensors may share names: "
+             "\"3/weight\".");
   module.def("flashpack_footer", &flashpack_footer, nb::arg("path"), nb::call_guard<GilRelease>(),
              nb::sig("def flashpack_footer(path: str | os.PathLike[str]) -> str"),
              "The JSON of a FlashPack file's footer, once all of it was checked.");

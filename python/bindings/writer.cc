@@ -133,6 +133,66 @@ nb::dict commit_shares(ParallelHandle& handle, const Checksums& rows) {
   return fields_dict(handle.callbacks->run([&] { return handle.save.commit(checksums); }));
 }
 
+// Files that are laid out in Python and appear together.
+class FileSetHandle {
+ public:
+  // (path, header, size, [(tensor, offset, nbytes)])
+  using File = std::tuple<std::filesystem::path, nb::bytes, std::uint64_t,
+                          std::vector<std::tuple<std::string, std::uint64_t, std::uint64_t>>>;
+
+  FileSetHandle(WriterHandle& handle, const std::vector<File>& files, std::uint64_t min_free_bytes)
+      : callbacks_(handle.callbacks) {
+    std::vector<FileSetFile> layout;
+    for (const auto& [path, header, size, tensors] : files) {
+      FileSetFile& file = layout.emplace_back(FileSetFile{path, std::string(header.c_str(), header.size()), size, {}});
+      for (const auto& [name, offset, nbytes] : tensors) file.tensors.push_back({name, offset, nbytes});
+    }
+    Writer& writer = handle.use();
+    set_ = callbacks_->run(
+        [&] { return std::make_unique<FileSet>(std::move(writer), std::move(layout), min_free_bytes); });
+  }
+
+  void write() {
+    callbacks_->run([this] { get().write(); });
+  }
+  int descriptor(std::size_t file) {
+    const GilRelease release;
+    return get().descriptor(file);
+  }
+  std::vector<std::filesystem::path> publish_set() {
+    return callbacks_->run([this] { return get().publish_set(); });
+  }
+  void publish_each() {
+    callbacks_->run([this] { get().publish_each(); });
+  }
+  void abandon() {
+    const GilRelease release;
+    set_.reset();
+  }
+
+ private:
+  FileSet& get() const {
+    if (!set_) throw Error(ErrorKind::kArgument, "the set of files was abandoned");
+    return *set_;
+  }
+
+  std::shared_ptr<Callbacks> callbacks_;
+  std::unique_ptr<FileSet> set_;
+};
+
+// Files that are written one by one and appear together.
+void add_to_set(SetWriter& set, WriterHandle& handle) {
+  Writer& writer = handle.use();
+  handle.callbacks->run([&] { set.add(std::move(writer)); });
+}
+
+std::vector<std::string> publish_set(SetWriter& set, const std::map<std::string, std::string>& metadata) {
+  const GilRelease release;
+  std::vector<std::string> paths;
+  for (const std::filesystem::path& path : set.publish(metadata)) paths.push_back(path.native());
+  return paths;
+}
+
 }  // namespace
 
 void bind_writer(nb::module_& module) {
@@ -157,19 +217,38 @@ void bind_writer(nb::module_& module) {
       .def_prop_ro("done", [](const JobHandle& handle) { return handle.get().done(); })
       .def_prop_ro("progress", &progress);
 
-  nb::class_<ParallelHandle>(module, "ParallelSave", "One process's part of a save of one file by several.")
+  nb::class_<ParallelHandle>(module, "ParallelSave", "One process's part of a save by several.")
       .def(nb::init<WriterHandle&>(), nb::arg("writer"))
       .def_prop_ro("fingerprint", [](const ParallelHandle& handle) { return handle.save.fingerprint(); })
       .def(
           "create", [](ParallelHandle& handle) { return handle.save.create(); }, nb::call_guard<GilRelease>())
       .def(
-          "join", [](ParallelHandle& handle, const std::string& temporary) { handle.save.join(temporary); },
-          nb::arg("temporary"), nb::call_guard<GilRelease>())
+          "join", [](ParallelHandle& handle, const std::string& names) { handle.save.join(names); }, nb::arg("names"),
+          nb::call_guard<GilRelease>())
       .def("write", &write_share, nb::arg("rank"), nb::arg("count"),
            nb::sig("def write(self, rank: int, count: int) -> list[tuple[int, int, int, int]]"))
       .def("commit", &commit_shares, nb::arg("checksums"),
            nb::sig("def commit(self, checksums: collections.abc.Sequence[tuple[int, int, int, int]]) -> dict[str, "
                    "typing.Any]"));
+
+  nb::class_<FileSetHandle>(module, "FileSet", "Files that are laid out by the caller and appear together.")
+      .def(nb::init<WriterHandle&, const std::vector<FileSetHandle::File>&, std::uint64_t>(), nb::arg("writer"),
+           nb::arg("files"), nb::arg("min_free_bytes"),
+           nb::sig("def __init__(self, writer: Writer, files: collections.abc.Sequence[tuple[str, bytes, int, "
+                   "collections.abc.Sequence[tuple[str, int, int]]]], min_free_bytes: int) -> None"))
+      .def("write", &FileSetHandle::write)
+      .def("descriptor", &FileSetHandle::descriptor, nb::arg("file"))
+      .def("publish_set", &FileSetHandle::publish_set)
+      .def("publish_each", &FileSetHandle::publish_each)
+      .def("abandon", &FileSetHandle::abandon);
+
+  nb::class_<SetWriter>(module, "SetWriter", "Files that are written one after the other and appear together.")
+      .def(nb::init<std::filesystem::path, bool>(), nb::arg("path"), nb::arg("durable"),
+           nb::sig("def __init__(self, path: str | os.PathLike[str], durable: bool) -> None"))
+      .def("add", &add_to_set, nb::arg("writer"))
+      .def_prop_ro("count", &SetWriter::count)
+      .def("publish", &publish_set, nb::arg("metadata"),
+           nb::sig("def publish(self, metadata: collections.abc.Mapping[str, str]) -> list[str]"));
 
   module.def("save_async", &start, nb::arg("writer"), nb::arg("snapshot"), nb::arg("pool").none(),
              nb::arg("on_device") = false, nb::arg("allocator") = nb::none());

@@ -1,6 +1,6 @@
 """The penstock engine. The public API is the package around this module."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 import os
 import pathlib
 from typing import Any, overload
@@ -65,8 +65,19 @@ class MemoryPool:
     def used_bytes(self) -> int:
         """Bytes handed out and not yet released."""
 
+    def take(self, nbytes: int) -> Memory:
+        """Memory for the caller's own use, contents undefined."""
+
     def trim(self) -> None:
         """Gives everything kept back to the system."""
+
+def read_process(process: int, address: int, nbytes: int, stride: int, count: int, to: int) -> None:
+    """Stretches of another process's memory, put side by side at an address."""
+
+def let_siblings_read() -> None:
+    """
+    Allows the parent of this process and its other children to read its memory.
+    """
 
 class Allocator:
     """Where a load's tensors are to be."""
@@ -122,6 +133,11 @@ class VerifyOptions:
 
     def __init__(self, **fields: Any) -> None: ...
 
+class SealOptions:
+    """What a seal holds."""
+
+    def __init__(self, **fields: Any) -> None: ...
+
 def parse_size(size: int | str) -> int:
     """Bytes: 5000, "5GB" (decimal), "4MiB" or "4M" (binary)."""
 
@@ -161,13 +177,18 @@ class Reader:
 
     def resident_bytes(self) -> int: ...
 
-    def load(self, names: Sequence[str] | None, options: LoadOptions, progress: Callable[[int, int], Any] | None, build: Callable[[list[Memory], list[tuple[str, str, tuple[int, ...], int, int, int]]], Any], allocator: Allocator | None = None) -> tuple[Any, dict[str, Any]]: ...
+    def load(self, names: Sequence[str] | None, options: LoadOptions, progress: Callable[[int, int], Any] | None, build: Callable[[list[Memory], list[tuple[str, str, tuple[int, ...], int, int, int]]], Any], allocator: Allocator | None = None, parts: dict[str, Sequence[Sequence[tuple[int, int, int]]]] = {}) -> tuple[Any, dict[str, Any]]: ...
 
-    def load_into(self, targets: list[tuple[str, int, int, str | None]], options: LoadOptions, progress: Callable[[int, int], Any] | None) -> dict[str, Any]: ...
+    def load_into(self, targets: list[tuple[str, int, int, str | None]] | list[tuple[str, int, int, str | None, Sequence[Sequence[tuple[int, int, int]]]]] | list[tuple[str, int, int, str | None, Sequence[Sequence[tuple[int, int, int]]], Sequence[int]]], options: LoadOptions, progress: Callable[[int, int], Any] | None) -> dict[str, Any]: ...
 
     def load_slice(self, name: str, ranges: Sequence[tuple[int, int]], options: LoadOptions, allocator: Allocator | None = None) -> tuple[list[Memory], list[tuple[str, str, tuple[int, ...], int, int, int]]]: ...
 
-    def stream(self, names: Sequence[str] | None, options: LoadOptions, rows: dict[str, tuple[int, int]] = {}, allocator: Allocator | None = None) -> TensorStream: ...
+    def stream(self, names: Sequence[str] | None, options: LoadOptions, parts: dict[str, Sequence[Sequence[tuple[int, int, int]]]] = {}, allocator: Allocator | None = None) -> TensorStream: ...
+
+def open_side_by_side(files: Sequence[tuple[str | os.PathLike[str], tuple[int, int] | None]]) -> Reader:
+    """
+    Checkpoints, or stretches of files (offset, length) that are such, whose tensors may share names: "3/weight".
+    """
 
 def flashpack_footer(path: str | os.PathLike[str]) -> str:
     """The JSON of a FlashPack file's footer, once all of it was checked."""
@@ -205,7 +226,7 @@ class SaveJob:
     def progress(self) -> tuple[int, int, float]: ...
 
 class ParallelSave:
-    """One process's part of a save of one file by several."""
+    """One process's part of a save by several."""
 
     def __init__(self, writer: Writer) -> None: ...
 
@@ -214,17 +235,46 @@ class ParallelSave:
 
     def create(self) -> str: ...
 
-    def join(self, temporary: str) -> None: ...
+    def join(self, names: str) -> None: ...
 
     def write(self, rank: int, count: int) -> list[tuple[int, int, int, int]]: ...
 
     def commit(self, checksums: Sequence[tuple[int, int, int, int]]) -> dict[str, Any]: ...
 
+class FileSet:
+    """Files that are laid out by the caller and appear together."""
+
+    def __init__(self, writer: Writer, files: Sequence[tuple[str, bytes, int, Sequence[tuple[str, int, int]]]], min_free_bytes: int) -> None: ...
+
+    def write(self) -> None: ...
+
+    def descriptor(self, file: int) -> int: ...
+
+    def publish_set(self) -> list[pathlib.Path]: ...
+
+    def publish_each(self) -> None: ...
+
+    def abandon(self) -> None: ...
+
+class SetWriter:
+    """Files that are written one after the other and appear together."""
+
+    def __init__(self, path: str | os.PathLike[str], durable: bool) -> None: ...
+
+    def add(self, writer: Writer) -> None: ...
+
+    @property
+    def count(self) -> int: ...
+
+    def publish(self, metadata: Mapping[str, str]) -> list[str]: ...
+
 def save_async(writer: Writer, snapshot: bool, pool: MemoryPool | None, on_device: bool = False, allocator: Allocator | None = None) -> SaveJob: ...
 
-def convert(sources: Sequence[str | os.PathLike[str]], target: str | os.PathLike[str], *, names: Sequence[str] | None, dtype: str | None, rename: Callable[[str], str] | None, keep_metadata: bool, overwrite: bool, save: SaveOptions, progress: Callable[[int, int], Any] | None) -> dict[str, Any]: ...
+def convert(sources: Sequence[str | os.PathLike[str]], target: str | os.PathLike[str], *, names: Sequence[str] | None, dtype: str | None, rename: Callable[[str], str] | None, keep_metadata: bool, overwrite: bool, verify: str, save: SaveOptions, progress: Callable[[int, int], Any] | None) -> dict[str, Any]: ...
 
 def verify(path: str | os.PathLike[str], options: VerifyOptions, progress: Callable[[int, int], Any] | None) -> dict[str, Any]: ...
+
+def seal(paths: Sequence[str | os.PathLike[str]], options: SealOptions, progress: Callable[[int, int], Any] | None) -> dict[str, Any]: ...
 
 def measure_read(path: str | os.PathLike[str], io: IoOptions, max_bytes: int) -> dict[str, Any]: ...
 

@@ -55,9 +55,10 @@ static_assert(count_fields<ThreeFields>() == 3);
 template <typename Struct>
 class Fields : public testing::Test {};
 
-using Structs = testing::Types<IoOptions, LoadOptions, FlashPackOptions, TorchOptions, SaveOptions, StreamOptions,
-                               VerifyOptions, Stats, StreamStats, Throughput, VerifiedTensor, VerifyReport,
-                               FileDiagnosis, Machine, DeviceInfo, Devices, Advice, Diagnosis>;
+using Structs =
+    testing::Types<IoOptions, LoadOptions, FlashPackOptions, TorchOptions, SaveOptions, StreamOptions, VerifyOptions,
+                   SealOptions, SealedFile, SealReport, Stats, StreamStats, Throughput, VerifiedTensor, VerifyReport,
+                   FileDiagnosis, Machine, DeviceInfo, Devices, Advice, Diagnosis>;
 TYPED_TEST_SUITE(Fields, Structs);
 
 TYPED_TEST(Fields, every_field_is_listed_once) {

@@ -8,7 +8,7 @@ namespace {
 template <typename Choice>
 class Words : public testing::Test {};
 
-using Choices = testing::Types<Backend, CachePolicy, Landing, WriteMethod, SharedTensors>;
+using Choices = testing::Types<Backend, CachePolicy, Landing, WriteMethod, SharedTensors, Verify>;
 TYPED_TEST_SUITE(Words, Choices);
 
 // Enumerators count from 0: one that was passed over leaves a gap.

@@ -3,7 +3,9 @@
 #include <simdjson.h>
 
 #include <algorithm>
+#include <charconv>
 #include <limits>
+#include <utility>
 #include <vector>
 
 #include "base/bytes.h"
@@ -148,6 +150,23 @@ std::uint32_t IndexParser::file_number(std::string_view tensor, std::string_view
   return number;
 }
 
+// "model.safetensors" -> "model" and ".safetensors".
+std::pair<std::string_view, std::string_view> split_suffix(std::string_view file_name) noexcept {
+  const std::size_t dot = file_name.rfind('.');
+  const std::size_t stem = dot == std::string_view::npos || dot == 0 ? file_name.size() : dot;
+  return {file_name.substr(0, stem), file_name.substr(stem)};
+}
+
+// Takes `before` and the number behind it from the front of `text`.
+bool take_number(std::string_view& text, std::string_view before, std::uint64_t& number) noexcept {
+  if (!text.starts_with(before)) return false;
+  text.remove_prefix(before.size());
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc()) return false;
+  text.remove_prefix(static_cast<std::size_t>(end - text.data()));
+  return true;
+}
+
 void append_entry(std::string& json, bool& first, std::string_view key) {
   json += first ? "\n    " : ",\n    ";
   first = false;
@@ -162,17 +181,17 @@ ShardIndex parse_shard_index(const ByteSource& source) {
 }
 
 std::string encode_shard_index(const ShardIndex& index, std::uint64_t total_size) {
-  Metadata metadata = index.metadata;
-  metadata[std::string(kTotalSizeKey)].clear();
+  Metadata metadata;  // all values as JSON text
+  for (const auto& [key, value] : index.metadata) append_json_string(metadata[key], value);
+  for (const auto& [key, value] : index.json_metadata) metadata.insert_or_assign(key, value);
+  std::string size;
+  append_json_number(size, total_size);
+  metadata.insert_or_assign(std::string(kTotalSizeKey), size);
   std::string json = "{\n  \"metadata\": {";
   bool first = true;
   for (const auto& [key, value] : metadata) {
     append_entry(json, first, key);
-    if (key == kTotalSizeKey) {
-      append_json_number(json, total_size);
-    } else {
-      append_json_string(json, value);
-    }
+    json += value;
   }
   json += "\n  },\n  \"weight_map\": {";
   first = true;
@@ -202,14 +221,34 @@ std::vector<std::uint32_t> assign_shards(std::span<const TensorSpec> specs, std:
   return shards;
 }
 
-std::string shard_file_name(std::string_view file_name, std::uint32_t shard, std::uint32_t shard_count) {
-  const std::size_t dot = file_name.rfind('.');
-  const std::size_t stem = dot == std::string_view::npos || dot == 0 ? file_name.size() : dot;
-  return fmt::format("{}-{:05}-of-{:05}{}", file_name.substr(0, stem), shard + 1, shard_count, file_name.substr(stem));
+std::string shard_file_name(std::string_view file_name, std::uint32_t shard, std::uint32_t shard_count,
+                            std::uint64_t generation) {
+  const auto [stem, suffix] = split_suffix(file_name);
+  const std::string marker = generation > 1 ? fmt::format("-g{}", generation) : std::string();
+  return fmt::format("{}{}-{:05}-of-{:05}{}", stem, marker, shard + 1, shard_count, suffix);
+}
+
+std::optional<ShardSetName> parse_shard_name(std::string_view file_name, std::string_view shard) noexcept {
+  const auto [stem, suffix] = split_suffix(file_name);
+  if (shard.size() < stem.size() + suffix.size() || !shard.starts_with(stem) || !shard.ends_with(suffix)) return {};
+  std::string_view rest = shard.substr(stem.size(), shard.size() - stem.size() - suffix.size());
+  ShardSetName name{1, 0};
+  if (rest.starts_with("-g") && (!take_number(rest, "-g", name.generation) || name.generation < 2)) return {};
+  std::uint64_t number = 0;
+  const bool is_shard = take_number(rest, "-", number) && take_number(rest, "-of-", name.shard_count) && rest.empty();
+  return is_shard ? std::optional(name) : std::nullopt;
+}
+
+std::uint64_t shard_generation(std::string_view file_name, std::string_view shard) noexcept {
+  return parse_shard_name(file_name, shard).value_or(ShardSetName{}).generation;
+}
+
+bool belongs_to_set(std::string_view file_name, std::string_view name) {
+  return name == file_name || name == index_file_name(file_name) || shard_generation(file_name, name) > 0;
 }
 
 std::string index_file_name(std::string_view file_name) {
-  return fmt::format("{}.index.json", file_name);
+  return fmt::format("{}{}", file_name, kIndexSuffix);
 }
 
 }  // namespace penstock

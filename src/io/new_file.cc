@@ -1,12 +1,12 @@
 #include "io/new_file.h"
 
 #include <fcntl.h>
-#include <sys/random.h>
 #include <sys/stat.h>
 #include <sys/statfs.h>
 #include <sys/statvfs.h>
 #include <sys/sysmacros.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
@@ -15,28 +15,17 @@
 #include <memory>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "base/error.h"
 #include "io/closing.h"
-#include "io/filesystem.h"
 
 namespace penstock {
 namespace {
 
 constexpr mode_t kNewMode = 0666;  // less the umask
 constexpr int kNameAttempts = 16;
-
-std::string temporary_name(std::string_view file_name) {
-  std::uint64_t random = 0;
-  if (::getrandom(&random, sizeof random, 0) < 0) random = static_cast<std::uint64_t>(::getpid());
-  // A name has 255 bytes at most; this one must fit whatever the target's is.
-  return fmt::format(".{}.{:016x}.tmp", file_name.substr(0, 200), random);
-}
-
-std::string_view file_name_of(std::string_view target) {
-  const std::size_t slash = target.rfind('/');
-  return slash == std::string_view::npos ? target : target.substr(slash + 1);
-}
+constexpr std::uint64_t kZeros = 1 << 20;
 
 // Of an ext4 filesystem, which may have been made without one. Unknown counts as none.
 bool has_journal(int fd) {
@@ -59,32 +48,37 @@ bool journals_directories(int fd) {
   return status.f_type == kXfs || (status.f_type == kExt4 && has_journal(fd));
 }
 
-// Keeps what a rename is about to replace from being freed by it. Not over a network, where a file that is held is
-// given another name in place of being removed.
-UniqueFd hold(int directory, const std::string& name) {
-  if (!on_local_filesystem(directory)) return {};
-  return UniqueFd(::openat(directory, name.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC));
-}
-
-void let_go(UniqueFd file) {
-  if (file && frees_much(file.get())) close_in_background(std::move(file));
-}
-
 std::optional<std::uint64_t> available_space(int fd) {
   struct statvfs status {};
   if (::fstatvfs(fd, &status) != 0) return std::nullopt;
   return std::uint64_t{status.f_bavail} * status.f_frsize;
 }
 
-// 0, or why not.
-int reserve_space(int fd, std::uint64_t nbytes) {
+// 0, or why not. `reserved` is false where only the free space could be asked for.
+int reserve_space(int fd, std::uint64_t nbytes, bool& reserved) {
   int result = 0;
   do {
     result = ::fallocate(fd, 0, 0, static_cast<off_t>(nbytes));
   } while (result != 0 && errno == EINTR);
-  if (result == 0) return 0;
+  reserved = result == 0;
+  if (reserved) return 0;
   if (errno != EOPNOTSUPP && errno != ENOSYS && errno != EINVAL) return errno;
   return available_space(fd).value_or(nbytes) >= nbytes ? 0 : ENOSPC;
+}
+
+// A hidden file of its own. Nothing, with errno, when it can't be made.
+UniqueFd create_hidden(int directory, std::string_view file_name, std::string& temporary) {
+  UniqueFd fd;
+  for (int attempt = 0; attempt < kNameAttempts; ++attempt) {
+    temporary = temporary_name(file_name);
+    fd.reset(::openat(directory, temporary.c_str(), O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, kNewMode));
+    if (!fd && errno != EEXIST) break;
+    struct stat status {};
+    // Until it is marked it looks like one that a dead process left: somebody may have removed it.
+    if (fd && mark_in_use(fd.get()) && ::fstat(fd.get(), &status) == 0 && status.st_nlink > 0) break;
+    fd.reset();
+  }
+  return fd;
 }
 
 bool no_tmpfile_here(int error_number) {
@@ -137,7 +131,10 @@ NewFile NewFile::create(const std::filesystem::path& target, bool named) {
   if (!target.has_filename()) throw_argument("{}: names no file to write", in_quotes(target.native()));
   const auto parent = target.has_parent_path() ? target.parent_path() : std::filesystem::path(".");
   struct stat status {};
-  if (::lstat(target.c_str(), &status) == 0 && !S_ISREG(status.st_mode) && !S_ISLNK(status.st_mode)) {
+  const bool is_taken = ::lstat(target.c_str(), &status) == 0;
+  // An unnamed file would only meet it when all is written.
+  if (!is_taken && errno == ENAMETOOLONG) throw_errno(target.native(), "cannot write", errno);
+  if (is_taken && !S_ISREG(status.st_mode) && !S_ISLNK(status.st_mode)) {
     if (S_ISDIR(status.st_mode)) throw_errno(target.native(), "cannot write", EISDIR);
     throw_argument("{}: exists and is not a regular file; it is not replaced", target.native());
   }
@@ -148,21 +145,16 @@ NewFile NewFile::create(const std::filesystem::path& target, bool named) {
   if (!named) fd.reset(::openat(directory.get(), ".", O_TMPFILE | O_RDWR | O_CLOEXEC, kNewMode));
   std::string temporary;
   if (named || (!fd && no_tmpfile_here(errno))) {
-    for (int attempt = 0; !fd && attempt < kNameAttempts; ++attempt) {
-      temporary = temporary_name(file_name_of(target.native()));
-      fd.reset(::openat(directory.get(), temporary.c_str(), O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, kNewMode));
-      if (!fd && errno != EEXIST) break;
-    }
+    fd = create_hidden(directory.get(), file_name_of(target.native()), temporary);
   }
   if (!fd) throw_errno(target.native(), fmt::format("cannot create a file in {}", parent.native()), errno);
   NewFile file(target.native(), std::move(directory), std::move(fd), std::move(temporary));
-  file.take_mode_of_target();
+  file.take_mode_of(std::string(file_name_of(target.native())));
   return file;
 }
 
-void NewFile::take_mode_of_target() {
+void NewFile::take_mode_of(const std::string& name) {
   struct stat status {};
-  const std::string name(file_name_of(target_));
   if (::fstatat(directory_.get(), name.c_str(), &status, AT_SYMLINK_NOFOLLOW) != 0 || !S_ISREG(status.st_mode)) return;
   if (::fchmod(fd(), status.st_mode & 07777) != 0)
     throw_errno(target_, "cannot give the new file the old one's mode", errno);
@@ -193,14 +185,28 @@ void NewFile::use_buffered() {
 }
 
 void NewFile::reserve(std::uint64_t nbytes) {
-  if (nbytes == 0) return;
-  int error_number = reserve_space(fd(), nbytes);
+  try_reserve(nbytes);
+}
+
+void NewFile::allocate(std::uint64_t nbytes) {
+  if (try_reserve(nbytes)) return;
+  const std::vector<std::byte> zeros(std::min(nbytes, kZeros));
+  for (std::uint64_t done = 0; done < nbytes; done += zeros.size()) {
+    write(done, zeros.data(), std::min<std::uint64_t>(nbytes - done, zeros.size()));
+  }
+}
+
+// Whether the space is taken, and not only likely to be there.
+bool NewFile::try_reserve(std::uint64_t nbytes) {
+  if (nbytes == 0) return true;
+  bool reserved = false;
+  int error_number = reserve_space(fd(), nbytes, reserved);
   if (error_number != 0 && errno_kind(error_number) == ErrorKind::kNoSpace) {
     // What earlier saves replaced may still be on its way out.
     wait_for_closing();
-    error_number = reserve_space(fd(), nbytes);
+    error_number = reserve_space(fd(), nbytes, reserved);
   }
-  if (error_number == 0) return;
+  if (error_number == 0) return reserved;
   if (errno_kind(error_number) == ErrorKind::kNoSpace) {
     throw Error(ErrorKind::kNoSpace,
                 fmt::format("{}: needs {} bytes, the filesystem has {} available: {}", target_, nbytes,
@@ -246,6 +252,7 @@ bool NewFile::link_as(const std::string& name) {
 }
 
 void NewFile::link_temporary() {
+  mark_in_use(fd());
   for (int attempt = 0; attempt < kNameAttempts; ++attempt) {
     std::string candidate = temporary_name(file_name_of(target_));
     if (link_as(candidate)) {
@@ -265,6 +272,7 @@ void NewFile::take_name() {
   const int flags = ::fcntl(fd(), F_GETFL) & O_DIRECT;
   UniqueFd by_name(::openat(directory_.get(), temporary_.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW | flags));
   if (!by_name) throw_errno(target_, fmt::format("cannot open the temporary file {}", temporary_), errno);
+  mark_in_use(by_name.get());
   fd_ = std::move(by_name);
 }
 
@@ -277,7 +285,7 @@ void NewFile::publish() {
     if (errno != EEXIST) throw_errno(target_, "cannot name the new file", errno);
     link_temporary();
   } else if (::renameat2(directory_.get(), temporary_.c_str(), directory_.get(), name.c_str(), RENAME_NOREPLACE) == 0) {
-    temporary_.clear();
+    lose_temporary();
     fresh_name_ = true;
     return;
   }
@@ -285,23 +293,60 @@ void NewFile::publish() {
   if (::renameat(directory_.get(), temporary_.c_str(), directory_.get(), name.c_str()) != 0) {
     throw_errno(target_, "cannot rename the new file into place", errno);
   }
-  temporary_.clear();
+  lose_temporary();
   let_go(std::move(replaced));
 }
 
+void NewFile::publish_as(const std::string& name) {
+  target_ = (std::filesystem::path(target_).parent_path() / name).native();
+  if (temporary_.empty()) {
+    fresh_name_ = link_as(name);
+  } else {
+    fresh_name_ = rename_to_free(name);
+    if (fresh_name_) lose_temporary();
+  }
+  if (!fresh_name_) throw_errno(target_, "cannot name the new file", errno);
+}
+
+bool NewFile::rename_to_free(const std::string& name) {
+  const int directory = directory_.get();
+  if (::renameat2(directory, temporary_.c_str(), directory, name.c_str(), RENAME_NOREPLACE) == 0) return true;
+  if (errno != EINVAL && errno != ENOSYS && errno != EOPNOTSUPP) return false;
+  // A filesystem that can't look and rename in one.
+  if (::faccessat(directory, name.c_str(), F_OK, AT_SYMLINK_NOFOLLOW) == 0) {
+    errno = EEXIST;
+    return false;
+  }
+  return ::renameat(directory, temporary_.c_str(), directory, name.c_str()) == 0;
+}
+
+void NewFile::lose_temporary() noexcept {
+  temporary_.clear();
+  mark_done(fd());
+}
+
+NameIdentity NewFile::identity() const {
+  struct stat status {};
+  if (::fstat(fd(), &status) != 0) throw_errno(target_, "cannot ask for its number", errno);
+  return name_identity(status);
+}
+
 void NewFile::withdraw() noexcept {
-  if (fresh_name_) ::unlinkat(directory_.get(), std::string(file_name_of(target_)).c_str(), 0);
+  if (!fresh_name_) return;
+  ::unlinkat(directory_.get(), std::string(file_name_of(target_)).c_str(), 0);
+  fresh_name_ = false;
 }
 
 void NewFile::sync_name() {
+  sync_named();
+  sync_directory(directory_.get(), target_);
+}
+
+void NewFile::sync_named() {
   // A file that had no name when it was synced is not kept by every filesystem (btrfs, ext4 without a journal) until it
   // is synced again. Where a sync of the directory writes the whole journal, that is enough.
   if (!journals_directories(fd()) && ::fsync(fd()) != 0)
     throw_errno(target_, "sync failed, the data may not have reached the drive", errno);
-  // Some network filesystems have no fsync for directories; there the rename is as durable as they make it.
-  if (::fsync(directory_.get()) != 0 && errno != EINVAL && errno != ENOTSUP) {
-    throw_errno(target_, "sync of the directory failed, the new name may not be durable", errno);
-  }
 }
 
 }  // namespace penstock

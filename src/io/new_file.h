@@ -3,7 +3,7 @@
 // The protocol: an unnamed file in the target's directory (O_TMPFILE; a hidden named one where the filesystem has none)
 // -> data -> fsync -> its name (by way of a temporary one and a rename where the name is taken) -> fsync of file and
 // directory. Whatever fails, the target is what it was and the temporary is gone; an unnamed file does not even survive
-// SIGKILL.
+// SIGKILL. A hidden name that did is removed by the next save (see io/names.h).
 //
 // Move-only, one thread.
 #pragma once
@@ -17,6 +17,7 @@
 
 #include "base/unique_fd.h"
 #include "io/file.h"
+#include "io/names.h"
 
 namespace penstock {
 
@@ -48,6 +49,9 @@ class NewFile {
   // Reserves space, so that a full disk is met now and extents are few. Throws Error(kNoSpace). Where the filesystem
   // can't reserve, the free space is asked for.
   void reserve(std::uint64_t nbytes);
+  // The same for a file that is going to be filled through a mapping, where a full disk would be a signal: a filesystem
+  // that can't reserve is given zeros.
+  void allocate(std::uint64_t nbytes);
 
   // Fills in at `offset` through the page cache.
   void write(std::uint64_t offset, const void* data, std::size_t nbytes);
@@ -61,20 +65,34 @@ class NewFile {
   // Gives it its name, replacing what had it. After finish().
   void publish();
 
+  // The same under another name in the directory, which must be free.
+  void publish_as(const std::string& name);
+
   // Makes the name durable. After publish().
   void sync_name();
+  // The part of it that is the file's own: for several files, whose directory is synced once.
+  void sync_named();
 
   // Takes the name away again, where this file was the first to have it: for a save of several files of which one
   // failed.
   void withdraw() noexcept;
 
+  // Gives it the mode of the regular file of this name in the directory, if there is one.
+  void take_mode_of(const std::string& name);
+
+  // What find_name() is going to say of it once it has its name. After finish().
+  NameIdentity identity() const;
+  int directory() const noexcept { return directory_.get(); }
+
  private:
   static NewFile create(const std::filesystem::path& target, bool named);
   NewFile(std::string target, UniqueFd directory, UniqueFd fd, std::string temporary);
 
-  void take_mode_of_target();
+  bool try_reserve(std::uint64_t nbytes);
   bool link_as(const std::string& name);
+  bool rename_to_free(const std::string& name);
   void link_temporary();
+  void lose_temporary() noexcept;
   bool takes_direct_writes() const;
 
   std::string target_;

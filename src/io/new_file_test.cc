@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -93,6 +94,12 @@ TEST(NewFileTest, a_directory_in_the_way_is_refused) {
   const TempDir directory;
   std::filesystem::create_directory(directory / "file");
   EXPECT_THROW(NewFile::create(directory / "file"), Error);
+}
+
+TEST(NewFileTest, a_name_that_is_too_long_is_refused_before_anything_is_written) {
+  const TempDir directory;
+  EXPECT_THAT(testing::message_of([&] { NewFile::create(directory / std::string(256, 'x')); }),
+              ::testing::HasSubstr("File name too long"));
 }
 
 TEST(NewFileTest, a_fifo_in_the_way_is_refused) {

@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <bit>
 #include <cerrno>
 #include <cstdlib>
 #include <utility>
@@ -155,6 +156,17 @@ std::uint64_t HostPool::used_bytes() const {
   return used_bytes_;
 }
 
+std::shared_ptr<std::byte> HostPool::take(std::size_t nbytes) {
+  std::shared_ptr<Arena> arena = allocate(roomy(nbytes));
+  if (arena->pages != nullptr && !arena->reused) {
+    for (std::size_t at = 0; at + kHugePage <= nbytes; at += kHugePage) {
+      arena->pages->have(arena->data() + at, kHugePage, taken_);
+    }
+  }
+  std::byte* const data = arena->data();
+  return {std::move(arena), data};
+}
+
 void HostPool::trim() {
   std::list<std::unique_ptr<Arena>> surplus;
   const std::lock_guard lock(mutex_);
@@ -169,6 +181,11 @@ std::shared_ptr<MemoryPool> MemoryPool::create(const MemoryPoolOptions& options)
 std::shared_ptr<MemoryPool> MemoryPool::process_default() {
   static const std::shared_ptr<MemoryPool> pool = create();
   return pool;
+}
+
+std::size_t roomy(std::size_t nbytes) noexcept {
+  if (nbytes < tuning::kSmallestRoomy || nbytes > tuning::kLargestRoomy) return nbytes;
+  return align_up(nbytes + tuning::kSmallestMapping, std::bit_floor(nbytes) / 16);
 }
 
 std::shared_ptr<HostPool> host_pool(const std::shared_ptr<MemoryPool>& pool) {

@@ -62,6 +62,7 @@ class HostPool final : public MemoryPool, public std::enable_shared_from_this<Ho
 
   std::uint64_t kept_bytes() const override;
   std::uint64_t used_bytes() const override;
+  std::shared_ptr<std::byte> take(std::size_t nbytes) override;
   void trim() override;
 
  private:
@@ -76,7 +77,12 @@ class HostPool final : public MemoryPool, public std::enable_shared_from_this<Ho
   std::list<std::unique_ptr<Arena>> kept_;  // oldest first
   std::uint64_t kept_bytes_ = 0;
   std::uint64_t used_bytes_ = 0;
+  HugePageBudget taken_;  // of all that is taken: nobody knows what belongs together
 };
+
+// How much to ask a pool for in place of `nbytes`: sizes that are nearly the same become the same, so that what one
+// tensor leaves is taken by the next. Only addresses are spent on it, unless somebody writes there.
+std::size_t roomy(std::size_t nbytes) noexcept;
 
 // `pool` as what it is, or the process's default when it is null.
 std::shared_ptr<HostPool> host_pool(const std::shared_ptr<MemoryPool>& pool);

@@ -22,10 +22,16 @@ void ChecksumCollector::add_known(ChecksumKind kind, std::uint32_t owner, std::u
 
 std::vector<std::uint32_t> ChecksumCollector::finish(std::size_t owner_count) {
   const std::lock_guard lock(mutex_);
-  std::sort(parts_.begin(), parts_.end(),
-            [](const Part& a, const Part& b) { return std::tie(a.owner, a.offset) < std::tie(b.owner, b.offset); });
+  std::sort(parts_.begin(), parts_.end(), [](const Part& a, const Part& b) {
+    return std::tie(a.owner, a.offset, b.nbytes) < std::tie(b.owner, b.offset, a.nbytes);
+  });
   std::vector<std::uint32_t> checksums(owner_count, 0);  // of nothing
+  const Part* last = nullptr;
   for (const Part& part : parts_) {
+    const bool came_before =
+        last != nullptr && last->owner == part.owner && part.offset + part.nbytes <= last->offset + last->nbytes;
+    if (came_before) continue;
+    last = &part;
     const auto combine = part.kind == ChecksumKind::kCrc32c ? crc32c_combine : crc32_combine;
     checksums[part.owner] = combine(checksums[part.owner], part.checksum, part.nbytes);
   }

@@ -19,7 +19,8 @@ class ChecksumCollector {
   void add_known(ChecksumKind kind, std::uint32_t owner, std::uint64_t offset, std::uint32_t checksum,
                  std::uint64_t nbytes);
 
-  // The checksum of each owner's pieces, joined by offset; that of an owner without pieces is the empty one's.
+  // The checksum of each owner's pieces, joined by offset; that of an owner without pieces is the empty one's. A piece
+  // that came before, alone or as part of a larger one, counts once.
   std::vector<std::uint32_t> finish(std::size_t owner_count);
 
  private:

@@ -193,6 +193,7 @@ std::vector<BlockNumber> order_of(const std::vector<ReadTask>& tasks) {
 PlanOptions plan_options(const FileRead& read, bool direct, std::uint64_t block_size, std::uint64_t gds_block_size) {
   PlanOptions options;
   options.block_size = block_size;
+  options.largest_gap = read.largest_gap;
   options.alignment = direct ? read.file->direct().alignment.offset : 1;
   options.memory_alignment = direct ? read.file->direct().alignment.memory : 1;
   options.allow_straight =

@@ -21,6 +21,7 @@ struct FileRead {
   std::vector<Segment> segments;  // by offset
   ReadRoute route;
   std::shared_ptr<Destination> destination;
+  std::uint64_t largest_gap = tuning::kLargestGap;
 };
 
 // The same, cut into blocks.

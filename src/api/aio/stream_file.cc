@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "api/aio/stream_file_state.h"
+#include "api/save/stale_seal.h"
 #include "base/bytes.h"
 #include "base/error.h"
 #include "base/tuning.h"
@@ -224,6 +225,7 @@ void StreamFile::State::write_rest() {
 void StreamFile::State::publish() {
   const Stopwatch watch;
   under_way().finish(size_, options_.durable);
+  remove_seal(under_way());
   under_way().publish();
   if (options_.durable) under_way().sync_name();
   stats_.sync_seconds = watch.seconds();

@@ -9,16 +9,19 @@
 
 #include "api/convert/convert_source.h"
 #include "api/convert/notes.h"
+#include "api/convert/source_check.h"
 #include "api/files/file_bytes.h"
 #include "api/files/reader_state.h"
 #include "api/load/placement.h"
 #include "api/load/range_reader.h"
 #include "api/load/views.h"
 #include "api/save/save.h"
+#include "api/save/set_files.h"
 #include "base/bytes.h"
 #include "base/cast.h"
 #include "base/error.h"
 #include "format/checksums.h"
+#include "format/shards.h"
 #include "penstock/writer.h"
 
 namespace penstock {
@@ -26,21 +29,27 @@ namespace {
 
 namespace fs = std::filesystem;
 
-FillFunction make_fill(const std::shared_ptr<const RangeReader>& reader, const TensorInfo& tensor, DType dtype) {
-  const std::uint64_t base = tensor.offset;
+// `check` (optional) sees what is read.
+FillFunction make_fill(const std::shared_ptr<const RangeReader>& reader, const TensorInfo& tensor, DType dtype,
+                       const std::shared_ptr<SourceCheck>& check) {
   const DType from = tensor.dtype;
+  const auto read = [reader, check, &tensor](std::uint64_t offset, std::uint64_t nbytes, const auto& use) {
+    reader->read(tensor.offset + offset, nbytes, [&](const std::byte* data) {
+      if (check) check->look(tensor, tensor.offset + offset, nbytes, data);
+      use(data);
+    });
+  };
   if (dtype == from) {
-    return [reader, base](std::uint64_t offset, std::span<std::byte> bytes) {
-      reader->read(base + offset, bytes.size(),
-                   [&](const std::byte* data) { std::memcpy(bytes.data(), data, bytes.size()); });
+    return [read](std::uint64_t offset, std::span<std::byte> bytes) {
+      read(offset, bytes.size(), [&](const std::byte* data) { std::memcpy(bytes.data(), data, bytes.size()); });
     };
   }
   const std::uint64_t from_width = dtype_bits(from) / 8;
   const std::uint64_t to_width = dtype_bits(dtype) / 8;
   return [=](std::uint64_t offset, std::span<std::byte> bytes) {
     const std::uint64_t count = bytes.size() / to_width;
-    reader->read(base + offset / to_width * from_width, count * from_width,
-                 [&](const std::byte* data) { cast_elements(from, data, dtype, bytes.data(), count); });
+    read(offset / to_width * from_width, count * from_width,
+         [&](const std::byte* data) { cast_elements(from, data, dtype, bytes.data(), count); });
   };
 }
 
@@ -88,6 +97,32 @@ void check_target(std::span<const fs::path> sources, const fs::path& target, boo
     throw Error(ErrorKind::kArgument,
                 fmt::format("{}: exists already; overwrite=True (--force) replaces it", target.native()), EEXIST);
   }
+}
+
+// The same of the set of the target's name: what appears takes its place. Only a single file may appear beside the set
+// that is read (`beside`): shards need its index.
+void check_set(std::span<const fs::path> sources, const fs::path& target, bool beside, bool overwrite) {
+  std::error_code ignored;
+  const auto is_source = [&](const fs::path& path) {
+    return std::any_of(sources.begin(), sources.end(),
+                       [&](const auto& each) { return fs::equivalent(each, path, ignored); });
+  };
+  const fs::path index = target.parent_path() / index_file_name(target.filename().native());
+  if (!fs::is_regular_file(index, ignored)) return;
+  // What nobody can read is in the way all the same.
+  for (const std::string& name : read_index_files(index).value_or(std::vector<std::string>())) {
+    if (!is_source(target.parent_path() / name)) continue;
+    if (beside) return;
+    throw_argument("{}: lists files of the source; a conversion never replaces what it reads", index.native());
+  }
+  check_target(sources, index, overwrite);
+}
+
+// Shards take the place of a single file of their name, unless it is what is read.
+void check_single(std::span<const fs::path> sources, const fs::path& target, bool overwrite) {
+  std::error_code ignored;
+  const auto is_target = [&](const fs::path& source) { return fs::equivalent(source, target, ignored); };
+  if (std::none_of(sources.begin(), sources.end(), is_target)) check_target(sources, target, overwrite);
 }
 
 std::vector<fs::path> paths_of(const Reader& reader) {
@@ -148,12 +183,16 @@ std::string TargetNames::take(const std::string& name) {
 Stats save_conversion(Writer& writer, std::span<const fs::path> sources, bool overwrite,
                       const std::function<void()>& check_sources) {
   Save save(WriterAccess::state(writer));
-  for (const fs::path& path : save.targets()) check_target(sources, path, overwrite);
+  const std::vector<fs::path> targets = save.targets();
+  for (const fs::path& path : targets) check_target(sources, path, overwrite);
+  const fs::path& base = WriterAccess::state(writer).path;
+  check_set(sources, base, /*beside=*/targets.size() == 1, overwrite);
+  if (targets.size() > 1) check_single(sources, base, overwrite);
   save.prepare();
   save.write();
   // Before the new file gets its name: a source that changed meanwhile leaves nothing behind.
   check_sources();
-  return save.publish(/*keep_index=*/true);
+  return save.publish(sources);
 }
 
 ConvertStats convert(const fs::path& source, const fs::path& target, const ConvertOptions& options) {
@@ -177,17 +216,24 @@ ConvertStats convert(std::span<const fs::path> sources, const fs::path& target, 
   }
   std::vector<std::shared_ptr<const RangeReader>> files;
   for (const auto& file : state.files) files.push_back(std::make_shared<const RangeReader>(file));
+  std::vector<const TensorInfo*> wanted;
+  for (const TensorInfo& tensor : reader.tensors()) {
+    if (!options.select || options.select(tensor)) wanted.push_back(&tensor);
+  }
+  std::shared_ptr<SourceCheck> check;
+  if (options.verify != Verify::kOff) check = std::make_shared<SourceCheck>(state, options.verify, wanted, files);
   Writer writer(target, save);
   TargetNames names(options, target);
-  for (const TensorInfo& tensor : reader.tensors()) {
-    if (options.select && !options.select(tensor)) continue;
+  for (const TensorInfo* const selected : wanted) {
+    const TensorInfo& tensor = *selected;
     notes.see_tensor(tensor);
     const DType dtype = loaded_dtype(tensor, options.dtype);
     writer.add(names.take(tensor.name), dtype, tensor.shape,
-               tensor.byte_strides.empty() ? make_fill(files[tensor.file], tensor, dtype)
+               tensor.byte_strides.empty() ? make_fill(files[tensor.file], tensor, dtype, check)
                                            : make_stored_view_fill(state, tensor, dtype));
   }
-  Stats stats = save_conversion(writer, paths_of(reader), options.overwrite, [&state] {
+  Stats stats = save_conversion(writer, paths_of(reader), options.overwrite, [&] {
+    if (check) check->finish();
     for (const auto& file : state.files) file->check_unchanged();
   });
   return {std::move(stats), notes.take()};

@@ -136,6 +136,20 @@ TEST_F(ConvertTest, shards_never_replace_the_files_that_are_read) {
   }
 }
 
+TEST_F(ConvertTest, shards_never_replace_the_index_of_what_is_read) {
+  std::filesystem::create_directory(directory_ / "m");
+  ConvertOptions options;
+  options.save.max_shard_size = 1 * kMiB;
+  options.overwrite = true;
+  convert(source_, directory_ / "m" / "m.safetensors", options);
+  // Shards of a second generation: the names of the first are free.
+  convert(source_, directory_ / "m" / "m.safetensors", options);
+  EXPECT_TRUE(std::filesystem::exists(directory_ / "m" / "m-g2-00001-of-00002.safetensors"));
+  const auto before = testing::read_file(directory_ / "m" / "m.safetensors.index.json");
+  EXPECT_THROW(convert(directory_ / "m", directory_ / "m" / "m.safetensors", options), Error);
+  EXPECT_TRUE(testing::read_file(directory_ / "m" / "m.safetensors.index.json") == before);
+}
+
 TEST_F(ConvertTest, shards_can_be_joined_beside_themselves) {
   std::filesystem::create_directory(directory_ / "m");
   ConvertOptions options;

@@ -1,8 +1,12 @@
 // verify(): reads a checkpoint once and looks at what passes by.
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <atomic>
 #include <optional>
+#include <set>
 
+#include "api/load/damage.h"
 #include "api/load/reading.h"
 #include "api/load/views.h"
 #include "base/cast.h"
@@ -21,10 +25,14 @@ class FileCheck {
  public:
   FileCheck(const Reader::State& state, const VerifyOptions& options)
       : state_(state), options_(options), expected_(state.expected_checksums()), not_finite_(state.tensors.size()) {
-    std::vector<const TensorInfo*> tensors;
-    for (const TensorInfo& tensor : state.tensors) tensors.push_back(&tensor);
-    if (options.checksums)
-      verification_.emplace(state, StoredChecksums(state), tensors, /*records_without_tensors=*/true);
+    for (const TensorInfo& tensor : state.tensors) tensors_.push_back(&tensor);
+    if (options.checksums == Verify::kOff) return;
+    proofs_ = std::make_shared<const Proofs>(state, options.checksums);
+    for (std::uint32_t i = 0; i < state.files.size(); ++i) {
+      const bool insists = options.checksums != Verify::kAny;
+      if (insists && proofs_->files[i].against == Against::kNothing) proofs_->refuse(*state.files[i]);
+    }
+    verification_.emplace(state, proofs_, tensors_, Verification::Scope{/*everything=*/true});
   }
 
   VerifyReport run() {
@@ -36,6 +44,7 @@ class FileCheck {
     for (const TensorInfo& tensor : state_.tensors) report.bytes += tensor.nbytes;
     for (const auto& checksum : expected_) report.had_checksums = report.had_checksums || checksum.has_value();
     if (verification_) report.had_checksums = report.had_checksums || verification_->has_checksums();
+    check_whole_files(report);
     report.bytes_read = read();
     if (options_.finite) look_at_views();
     judge(report);
@@ -44,6 +53,20 @@ class FileCheck {
   }
 
  private:
+  void check_whole_files(VerifyReport& report) {
+    if (!proofs_) return;
+    std::set<std::string_view> against;
+    for (const FileProof& proof : proofs_->files) {
+      if (proof.against != Against::kNothing) against.insert(to_text(proof.against));
+      report.had_checksums = report.had_checksums || proof.against == Against::kDigest;
+    }
+    report.against = fmt::format("{}", fmt::join(against, ", "));
+    for (std::string& problem : find_problems_of_whole_files(state_, *proofs_, tensors_, options_.progress)) {
+      report.ok = false;
+      report.problems.push_back(std::move(problem));
+    }
+  }
+
   bool wants_finite(std::size_t i) const {
     return options_.finite && can_be_not_finite(state_.tensors[i].dtype) && state_.tensors[i].byte_strides.empty();
   }
@@ -132,12 +155,7 @@ class FileCheck {
     for (const Verification::Problem& problem : verification_->find_problems()) {
       report.ok = false;
       report.problems.push_back(problem.text);
-      for (std::size_t i = 0; i < state_.tensors.size(); ++i) {
-        const TensorInfo& tensor = state_.tensors[i];
-        const bool within =
-            tensor.file == problem.file && tensor.offset >= problem.range.begin && tensor.offset < problem.range.end;
-        if (within) report.tensors[i].ok = false;
-      }
+      for (const std::uint32_t tensor : problem.tensors) report.tensors[tensor].ok = false;
     }
     for (std::size_t i = 0; i < report.tensors.size(); ++i) {
       if (!report.tensors[i].crc32c) report.tensors[i].crc32c = verification_->found_crc32c(i);
@@ -157,16 +175,41 @@ class FileCheck {
   const Reader::State& state_;
   const VerifyOptions& options_;
   const std::vector<std::optional<std::uint32_t>> expected_;
+  std::vector<const TensorInfo*> tensors_;
+  std::shared_ptr<const Proofs> proofs_;
   std::optional<Verification> verification_;
   ChecksumCollector collector_;
   std::vector<std::atomic<std::uint64_t>> not_finite_;
 };
 
+// What a seal says of a file that can't even be opened, or nothing: there is none, or it is no single file.
+std::vector<std::string> find_sealed_damage(const std::filesystem::path& path) {
+  std::error_code ignored;
+  if (!std::filesystem::is_regular_file(path, ignored)) return {};
+  try {
+    const File file = File::open(path);
+    const auto seal = find_seal(file);
+    if (!seal) return {};
+    std::string problem = find_problem(file, *seal);
+    return problem.empty() ? std::vector<std::string>() : std::vector{std::move(problem)};
+  } catch (const Error&) {
+    return {};  // what is wrong with the file is known
+  }
+}
+
 }  // namespace
 
 VerifyReport verify(const std::filesystem::path& path, const VerifyOptions& options) {
-  const Reader reader(path);
-  return FileCheck(ReaderAccess::state(reader), options).run();
+  std::optional<Reader> reader;
+  try {
+    reader.emplace(path);
+  } catch (const Error& error) {
+    if (options.checksums == Verify::kOff) throw;
+    std::vector<std::string> damage = find_sealed_damage(path);
+    if (damage.empty()) throw;
+    throw Error(ErrorKind::kFormat, fmt::format("{} ({})", damage.front(), error.what()));
+  }
+  return FileCheck(ReaderAccess::state(*reader), options).run();
 }
 
 }  // namespace penstock

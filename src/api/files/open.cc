@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "format/checksums.h"
 #include "format/detect.h"
+#include "format/set_change.h"
 #include "format/shards.h"
 
 namespace penstock {
@@ -17,8 +18,108 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::string_view kIndexSuffix = ".index.json";
 constexpr std::string_view kPreferredIndex = "model.safetensors.index.json";
+// How often what changes while it is opened is looked at again: saves take much longer than opening does.
+constexpr int kAttempts = 100;
+constexpr std::uint64_t kMaxJournalSize = 100'000'000;
+
+// What of a directory could be opened.
+struct Listing {
+  std::vector<fs::path> indexes;
+  std::map<std::string_view, std::vector<fs::path>> files;  // by suffix, sorted
+  std::vector<fs::path> journals;                           // of saves that go on, or were killed
+  friend bool operator==(const Listing&, const Listing&) = default;
+};
+
+Listing list_directory(const fs::path& directory) {
+  Listing listing;
+  std::error_code error;
+  for (fs::directory_iterator it(directory, error), end; !error && it != end; it.increment(error)) {
+    const std::string name = it->path().filename().native();
+    if (is_journal_name(name)) listing.journals.push_back(it->path());
+    if (name.starts_with('.')) continue;
+    if (name.ends_with(kIndexSuffix)) listing.indexes.push_back(it->path());
+    for (const std::string_view suffix : data_suffixes()) {
+      if (name.ends_with(suffix)) listing.files[suffix].push_back(it->path());
+    }
+  }
+  if (error) throw_errno(directory.native(), "cannot list the directory", error.value());
+  for (auto& [suffix, found] : listing.files) std::sort(found.begin(), found.end());
+  return listing;
+}
+
+// What it says is going on; nothing where it is gone or half written.
+SetChange read_journal(const fs::path& path) {
+  try {
+    const File file = File::open(path);
+    if (file.size() > kMaxJournalSize) return {};
+    std::string text(file.size(), '\0');
+    file.read(0, text.data(), text.size());
+    return parse_change(text);
+  } catch (const Error&) {
+    return {};
+  }
+}
+
+// Shards that saves have named, and maybe were killed then, and that no index lists yet.
+std::vector<SetEntry> find_unfinished(const Listing& listing) {
+  std::vector<SetEntry> unfinished;
+  for (const fs::path& journal : listing.journals) {
+    for (SetEntry& entry : read_journal(journal).appear) unfinished.push_back(std::move(entry));
+  }
+  return unfinished;
+}
+
+bool contains(const std::vector<SetEntry>& entries, const fs::path& path, const File& file) {
+  const FileIdentity& found = file.identity();
+  return std::any_of(entries.begin(), entries.end(), [&](const SetEntry& entry) {
+    return entry.inode == found.inode && entry.modified_nanoseconds == found.modified_nanoseconds &&
+           entry.name == path.filename().native();
+  });
+}
+
+// A set of shards, all open, of one save.
+struct OpenedSet {
+  ShardIndex index;
+  std::vector<std::shared_ptr<const File>> shards;
+  std::shared_ptr<const File> file;  // of the index
+};
+
+bool is_unchanged(const fs::path& path, const FileIdentity& identity) {
+  try {
+    return File::open(path).identity() == identity;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+std::shared_ptr<const File> open_shard(const fs::path& index, const std::string& name) {
+  const fs::path path = index.parent_path() / name;
+  std::error_code ignored;
+  if (!fs::exists(path, ignored)) {
+    throw Error(ErrorKind::kNotFound,
+                fmt::format("{}: the shard {} that it lists does not exist", index.native(), in_quotes(name)), ENOENT);
+  }
+  return std::make_shared<const File>(File::open(path));
+}
+
+// A save that commits between the reading of the index and the opening of its shards has other shards: then all is
+// looked at again, so that what is opened is of one save.
+OpenedSet open_set(const fs::path& path) {
+  for (int attempt = 0; attempt < kAttempts; ++attempt) {
+    const auto file = std::make_shared<const File>(File::open(path));
+    OpenedSet set{parse_shard_index(FileBytes(*file)), {}, file};
+    try {
+      for (const std::string& name : set.index.files) set.shards.push_back(open_shard(path, name));
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::kNotFound || is_unchanged(path, file->identity())) throw;
+      continue;
+    }
+    if (is_unchanged(path, file->identity())) return set;
+  }
+  throw Error(ErrorKind::kIo,
+              fmt::format("{}: is replaced again and again while its shards are opened", path.native()));
+}
 
 class Opener {
  public:
@@ -50,11 +151,10 @@ class Opener {
   }
 
  private:
-  // `wanted` (optional): which of its tensors to take.
+  // `wanted`: which of its tensors to take.
   template <typename Wanted>
-  void open_file(const fs::path& path, const Wanted& wanted) {
+  void open_file(const fs::path& path, std::shared_ptr<const File> file, const Wanted& wanted) {
     refuse_second_opening(path);
-    auto file = std::make_shared<const File>(File::open(path));
     Layout layout = parse_(FileBytes(*file));
     const std::size_t before = layout.tensors.size() + layout.packed_tensors.size();
     const auto unwanted = [&](const TensorInfo& tensor) { return !wanted(tensor.name); };
@@ -65,36 +165,64 @@ class Opener {
   }
 
   void open_file(const fs::path& path) {
-    open_file(path, [](const std::string&) { return true; });
+    open_file(path, std::make_shared<const File>(File::open(path)), [](const std::string&) { return true; });
   }
 
   void refuse_second_opening(const fs::path& path) {
     if (!opened_.insert(path.lexically_normal()).second) throw_argument("{}: listed twice", path.native());
   }
 
+  // A save may take what was listed away before it is opened. What took its place was there before that.
   void open_directory(const fs::path& directory) {
-    std::vector<fs::path> indexes;
-    std::map<std::string_view, std::vector<fs::path>> files;  // by suffix
-    std::error_code error;
-    for (fs::directory_iterator it(directory, error), end; !error && it != end; it.increment(error)) {
-      const std::string name = it->path().filename().native();
-      if (name.starts_with('.')) continue;
-      if (name.ends_with(kIndexSuffix)) indexes.push_back(it->path());
-      for (const std::string_view suffix : data_suffixes()) {
-        if (name.ends_with(suffix)) files[suffix].push_back(it->path());
+    for (int attempt = 0; attempt < kAttempts; ++attempt) {
+      const Listing listing = list_directory(directory);
+      const std::size_t before = state_.files.size();
+      try {
+        if (open_listing(directory, listing)) return;
+      } catch (const Error& error) {
+        const bool is_gone = error.kind() == ErrorKind::kNotFound && state_.files.size() == before;
+        if (!is_gone || list_directory(directory) == listing) throw;
       }
     }
-    if (error) throw_errno(directory.native(), "cannot list the directory", error.value());
-    if (!indexes.empty()) return open_index(choose_index(directory, indexes));
+    throw Error(ErrorKind::kIo, fmt::format("{}: changes again and again while it is opened", directory.native()));
+  }
+
+  // False when what was opened is no longer all that is there, and nothing was done.
+  bool open_listing(const fs::path& directory, const Listing& listing) {
+    if (!listing.indexes.empty()) {
+      open_index(choose_index(directory, listing.indexes));
+      return true;
+    }
+    refuse_chunks(directory, "dcp.json");
+    const std::vector<SetEntry> unfinished = find_unfinished(listing);
     // A converted checkpoint beside its source would have every tensor twice: the first suffix that is there counts.
     for (const std::string_view suffix : data_suffixes()) {
-      std::vector<fs::path>& found = files[suffix];
-      std::sort(found.begin(), found.end());
-      for (const fs::path& file : found) open_file(file);
-      if (!found.empty()) return;
+      const auto found = listing.files.find(suffix);
+      if (found == listing.files.end()) continue;
+      std::vector<std::pair<fs::path, std::shared_ptr<const File>>> files;
+      for (const fs::path& path : found->second) {
+        auto file = std::make_shared<const File>(File::open(path));
+        if (!contains(unfinished, path, *file)) files.emplace_back(path, std::move(file));
+      }
+      // Shards of a save whose journal was gone by then have their index now, or are gone too.
+      if (list_directory(directory) != listing) return false;
+      for (auto& [path, file] : files) open_file(path, std::move(file), [](const std::string&) { return true; });
+      if (!files.empty()) return true;
     }
+    refuse_chunks(directory, ".metadata");
     throw Error(ErrorKind::kNotFound, fmt::format("{}: the directory has no *{} file and no *{}", directory.native(),
                                                   fmt::join(data_suffixes(), " or *"), kIndexSuffix));
+  }
+
+  // Files with the same names for different tensors, or of a format that is read by its metadata alone.
+  static void refuse_chunks(const fs::path& directory, const char* metadata) {
+    std::error_code ignored;
+    if (!fs::exists(directory / metadata, ignored)) return;
+    throw Error(
+        ErrorKind::kUnsupported,
+        fmt::format("{}: a checkpoint of torch.distributed.checkpoint, with chunks of tensors: penstock.dcp reads "
+                    "it, and `python -m penstock.dcp convert` makes a file of it",
+                    directory.native()));
   }
 
   static fs::path choose_index(const fs::path& directory, const std::vector<fs::path>& indexes) {
@@ -105,26 +233,19 @@ class Opener {
   }
 
   void open_index(const fs::path& path) {
-    const File file = File::open(path);
-    const ShardIndex index = parse_shard_index(FileBytes(file));
+    const OpenedSet set = open_set(path);
+    const ShardIndex& index = set.index;
     const std::size_t first_tensor = state_.tensors.size();
     for (std::uint32_t shard = 0; shard < index.files.size(); ++shard) {
-      const fs::path shard_path = path.parent_path() / index.files[shard];
-      std::error_code ignored;
-      if (!fs::exists(shard_path, ignored)) {
-        throw Error(
-            ErrorKind::kNotFound,
-            fmt::format("{}: the shard {} that it lists does not exist", path.native(), in_quotes(index.files[shard])),
-            ENOENT);
-      }
       // A tensor that the index gives to another shard is a stale copy; one that it does not list is kept.
-      open_file(shard_path, [&](const std::string& name) {
+      open_file(path.parent_path() / index.files[shard], set.shards[shard], [&](const std::string& name) {
         const auto entry = index.weight_map.find(name);
         return entry == index.weight_map.end() || entry->second == shard;
       });
     }
     for (const auto& [key, value] : index.metadata) state_.metadata.emplace(key, value);
     check_index(path, index, first_tensor);
+    state_.indexes.push_back(set.file);
   }
 
   void check_index(const fs::path& path, const ShardIndex& index, std::size_t first_tensor) {

@@ -16,6 +16,8 @@
 
 namespace penstock {
 
+struct SliceSharing;
+
 struct Reader::State {
   std::vector<std::shared_ptr<const File>> files;
   std::vector<FileInfo> infos;
@@ -24,6 +26,11 @@ struct Reader::State {
   std::vector<bool> partial;  // per file: some of its tensors are stale copies and left out
   // Per file: null, unless it is what another one holds packed.
   std::vector<std::shared_ptr<const UnpackedFile>> unpacked;
+  std::vector<std::shared_ptr<const File>> indexes;  // the index.json files that named them
+
+  // What slices of the same file share, made by the first one: see load/slice_sharing.h.
+  mutable std::once_flag slices_shared;
+  mutable std::vector<std::shared_ptr<SliceSharing>> sharing;
 
   // Adds an opened file with its tensors and, where it has packed ones, the file that they are unpacked to.
   void add(const std::filesystem::path& path, std::shared_ptr<const File> file, Layout layout, bool is_partial = false);

@@ -279,7 +279,7 @@ TEST(TorchTest, verify_names_the_record_that_is_corrupt) {
   EXPECT_THAT(report.problems[0], HasSubstr("m.pt: record \"m/data/8\" is corrupt: its CRC-32 is "));
   for (const VerifiedTensor& tensor : report.tensors) EXPECT_EQ(tensor.ok, tensor.name != "t8") << tensor.name;
   LoadOptions options;
-  options.verify = true;
+  options.verify = Verify::kAny;
   EXPECT_THAT(message_of([&] { Reader(directory / "m.pt").load(options); }),
               HasSubstr("record \"m/data/8\" is corrupt"));
   EXPECT_THAT(message_of([&] {
@@ -288,7 +288,7 @@ TEST(TorchTest, verify_names_the_record_that_is_corrupt) {
               }),
               HasSubstr("record \"m/data/8\" is corrupt"));
   VerifyOptions structure;
-  structure.checksums = false;
+  structure.checksums = Verify::kOff;
   EXPECT_TRUE(verify(directory / "m.pt", structure).ok);
 }
 
@@ -299,7 +299,7 @@ TEST(TorchTest, verify_reads_every_byte_once_and_tells_of_all_of_them) {
     LoadOptions options;
     options.cache = cache;
     const Stats plain = Reader(directory / "m.pt").load(options).stats;
-    options.verify = true;
+    options.verify = Verify::kAny;
     std::uint64_t told = 0;
     options.progress = [&](const Progress& progress) {
       told = progress.bytes_total;
@@ -325,7 +325,7 @@ TEST(TorchTest, verify_looks_at_the_part_of_a_storage_that_no_tensor_has) {
   // Between two elements of the view: it is not read with them, and yet it is the record's.
   const std::uint64_t width = dtype_bits(view->dtype) / 8;
   LoadOptions options;
-  options.verify = true;
+  options.verify = Verify::kAny;
   options.select = [&](const TensorInfo& tensor) { return tensor.name == view->name; };
   EXPECT_EQ(reader.load(options).tensors.size(), 1u);
   const std::string name = view->name;

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <numeric>
 #include <thread>
 
 #include "base/bytes.h"
@@ -147,7 +148,7 @@ TEST_F(DeviceLoadTest, checksums_are_checked_as_bytes_pass) {
   with_checksums.checksums = true;
   save("a.safetensors", with_checksums);
   LoadOptions options = to_device();
-  options.verify = true;
+  options.verify = Verify::kAny;
   expect_all(Reader(directory_ / "a.safetensors").load(options));
   testing::flip_bit(directory_ / "a.safetensors", std::filesystem::file_size(directory_ / "a.safetensors") - 5);
   EXPECT_THAT(message_of([&] { Reader(directory_ / "a.safetensors").load(options); }), HasSubstr("is corrupt"));
@@ -259,7 +260,7 @@ TEST_F(DeviceLoadTest, targets_that_touch_but_were_allocated_one_by_one_are_copi
     targets.push_back({name, {memory[i].data, kPage}, std::nullopt});
   }
   writer.commit();
-  for (const bool verify : {false, true}) {
+  for (const Verify verify : {Verify::kOff, Verify::kAny}) {
     LoadOptions options;
     options.verify = verify;
     Reader(directory_ / "a.safetensors").load_into(targets, options);
@@ -277,6 +278,32 @@ TEST_F(DeviceLoadTest, slices_and_their_conversions_land_on_the_device) {
   const Tensor slice = reader.load_slice("big", {&rows, 1}, to_device());
   const auto& whole = tensors_.at("big");
   EXPECT_TRUE(bytes_of(slice) == std::vector<std::byte>(whole.begin() + 2000, whole.begin() + 600'000));
+}
+
+TEST_F(DeviceLoadTest, parts_of_tensors_land_on_the_device) {
+  constexpr std::int64_t kRows = 300;
+  constexpr std::int64_t kColumns = 4000;
+  std::vector<std::int32_t> values(static_cast<std::size_t>(kRows * kColumns));
+  std::iota(values.begin(), values.end(), 0);
+  Writer writer(directory_ / "parts.safetensors");
+  writer.add("matrix", DType::kI32, {kRows, kColumns}, values.data());
+  writer.commit();
+  LoadOptions options = to_device();
+  options.parts["matrix"] = {{{1, kRows, 3}}, {{1000, 2000}, {3000, 3001}}};
+  std::vector<std::int32_t> expected;
+  for (std::int64_t row = 1; row < kRows; row += 3) {
+    const auto line = values.begin() + row * kColumns;
+    expected.insert(expected.end(), line + 1000, line + 2000);
+    expected.push_back(line[3000]);
+  }
+  for (const CachePolicy cache : {CachePolicy::kDirect, CachePolicy::kBuffered}) {
+    options.cache = cache;
+    const LoadResult result = Reader(directory_ / "parts.safetensors").load(options);
+    ASSERT_EQ(result.tensors.size(), 1u);
+    EXPECT_EQ(result.tensors[0].shape, (Shape{100, 1001}));
+    const std::vector<std::byte> found = bytes_of(result.tensors[0]);
+    EXPECT_TRUE(std::ranges::equal(found, std::as_bytes(std::span(expected))));
+  }
 }
 
 TEST_F(DeviceLoadTest, memory_of_the_hosts_own_may_come_from_an_allocator_too) {

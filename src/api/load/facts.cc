@@ -9,7 +9,7 @@
 
 namespace penstock {
 ReadRequest read_request(const LoadOptions& options) {
-  return {options.cache, decide_landing(options.landing), options.dtype.has_value(), options.verify,
+  return {options.cache, decide_landing(options.landing), options.dtype.has_value(), options.verify != Verify::kOff,
           static_cast<bool>(options.allocate)};
 }
 
@@ -35,7 +35,7 @@ std::vector<FileFacts> gather_facts(const Reader::State& state, const Selection&
                                     const ReadRequest& request) {
   std::vector<FileFacts> facts;
   for (const FileSelection& selected : selection.files) {
-    facts.push_back(gather_facts(state, selected.number, stretches_of(selected.tensors), request, /*mapping=*/true));
+    facts.push_back(gather_facts(state, selected.number, stretches_of(selected), request, /*mapping=*/true));
     facts.back().has_misaligned = std::any_of(selected.tensors.begin(), selected.tensors.end(),
                                               [](const TensorInfo* tensor) { return is_misaligned(*tensor); });
   }

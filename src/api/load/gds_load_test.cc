@@ -250,7 +250,7 @@ TEST_F(GdsLoadTest, who_insists_needs_no_nvidia_fs) {
 TEST_F(GdsLoadTest, what_the_host_has_to_see_or_convert_passes_through_it) {
   const auto path = save("a.pt");
   LoadOptions verifying = options();
-  verifying.verify = true;
+  verifying.verify = Verify::kAny;
   EXPECT_EQ(reason_of(path, verifying), "checksums are taken on the host (verify)");
   LoadOptions converting = options();
   converting.dtype = DType::kF32;

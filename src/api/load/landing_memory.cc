@@ -12,7 +12,7 @@ namespace {
 constexpr std::uint64_t kPageOfMemory = 4096;
 
 LandingMemory pool_memory(std::uint64_t nbytes, const LoadOptions& options) {
-  const std::shared_ptr<Arena> arena = host_pool(options.pool)->allocate(nbytes);
+  const std::shared_ptr<Arena> arena = host_pool(options.pool)->allocate(roomy(nbytes));
   LandingMemory memory;
   memory.data = arena->data();
   memory.facts = {.reused = arena->reused, .may_have_huge_pages = arena->pages != nullptr};

@@ -125,7 +125,7 @@ TEST_F(LandingTest, whether_they_come_or_not_the_bytes_are_right) {
 
 TEST_F(LandingTest, checksums_and_copies_from_the_page_cache_see_the_same_bytes) {
   for (const CachePolicy cache : {CachePolicy::kDirect, CachePolicy::kBuffered}) {
-    for (const bool verify : {false, true}) {
+    for (const Verify verify : {Verify::kOff, Verify::kAny}) {
       for (const bool insist : {false, true}) {
         LoadOptions wanted = options(insist);
         wanted.cache = cache;

@@ -31,6 +31,19 @@ std::uint64_t congruent_address(std::uint64_t cursor, std::uint64_t offset, std:
 
 }  // namespace
 
+std::uint64_t converted_size(std::uint64_t nbytes, DType from, DType to) {
+  return from == to ? nbytes : nbytes / (dtype_bits(from) / 8) * (dtype_bits(to) / 8);
+}
+
+std::uint64_t add_runs(const PartRuns& runs, std::uint64_t address, std::uint32_t owner, DType from, DType to,
+                       std::vector<Segment>& segments) {
+  runs.for_each([&](std::uint64_t offset, std::uint64_t nbytes) {
+    segments.push_back({offset, nbytes, address, owner, from, to});
+    address += converted_size(nbytes, from, to);
+  });
+  return address;
+}
+
 DType loaded_dtype(const TensorInfo& tensor, std::optional<DType> wanted) {
   if (!wanted || *wanted == tensor.dtype || !dtype_is_floating(tensor.dtype)) return tensor.dtype;
   if (dtype_can_cast(tensor.dtype, *wanted)) return *wanted;
@@ -38,15 +51,28 @@ DType loaded_dtype(const TensorInfo& tensor, std::optional<DType> wanted) {
                                                    dtype_name(tensor.dtype), dtype_name(*wanted)));
 }
 
-Placement place_tensors(std::span<const TensorInfo* const> tensors, std::optional<DType> wanted) {
+Placement place_tensors(std::span<const TensorInfo* const> tensors, std::optional<DType> wanted,
+                        const ScatteredParts* scattered) {
   Placement placement;
+  const auto runs_of = [scattered](const TensorInfo* tensor) -> const PartRuns* {
+    if (scattered == nullptr) return nullptr;
+    const auto found = scattered->find(tensor);
+    return found == scattered->end() ? nullptr : &found->second;
+  };
   placement.tensors.resize(tensors.size());
   std::uint64_t cursor = 0;
   for (std::size_t i = 0; i < tensors.size();) {
     const TensorInfo& first = *tensors[i];
     const DType dtype = loaded_dtype(first, wanted);
+    if (const PartRuns* const runs = runs_of(&first)) {
+      cursor = align_up(cursor, kCacheLine);
+      placement.tensors[i] = {cursor, converted_size(first.nbytes, first.dtype, dtype), dtype, false};
+      cursor = add_runs(*runs, cursor, static_cast<std::uint32_t>(i), first.dtype, dtype, placement.segments);
+      ++i;
+      continue;
+    }
     // Tensors over exactly the same bytes of a file (tied ones, in formats that know them) stay one in memory.
-    if (i > 0 && is_same_place(*tensors[i - 1], first) && first.nbytes > 0) {
+    if (i > 0 && is_same_place(*tensors[i - 1], first) && first.nbytes > 0 && runs_of(tensors[i - 1]) == nullptr) {
       placement.tensors[i] = placement.tensors[i - 1];
       ++i;
       continue;
@@ -66,7 +92,7 @@ Placement place_tensors(std::span<const TensorInfo* const> tensors, std::optiona
     // The run of tensors that follow each other in the file and stay as they are.
     std::size_t last = i + 1;
     std::uint64_t run_end = first.offset + first.nbytes;
-    while (last < tensors.size() && tensors[last]->offset == run_end &&
+    while (last < tensors.size() && tensors[last]->offset == run_end && runs_of(tensors[last]) == nullptr &&
            keeps_its_place(*tensors[last], loaded_dtype(*tensors[last], wanted))) {
       run_end += tensors[last++]->nbytes;
     }
@@ -80,6 +106,11 @@ Placement place_tensors(std::span<const TensorInfo* const> tensors, std::optiona
     }
   }
   placement.arena_size = cursor;
+  // Runs of tensors over the same bytes may lie between each other.
+  if (scattered != nullptr) {
+    std::stable_sort(placement.segments.begin(), placement.segments.end(),
+                     [](const Segment& a, const Segment& b) { return a.offset < b.offset; });
+  }
   return placement;
 }
 

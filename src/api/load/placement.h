@@ -11,6 +11,7 @@
 #include <span>
 #include <vector>
 
+#include "api/load/part.h"
 #include "penstock/tensor.h"
 #include "plan/plan.h"
 
@@ -29,11 +30,19 @@ struct Placement {
   std::uint64_t arena_size = 0;
 };
 
+// Bytes of elements after a conversion.
+std::uint64_t converted_size(std::uint64_t nbytes, DType from, DType to);
+
+// Adds the runs of a part that go to `address` and on. Returns where they end.
+std::uint64_t add_runs(const PartRuns& runs, std::uint64_t address, std::uint32_t owner, DType from, DType to,
+                       std::vector<Segment>& segments);
+
 // The type that a tensor has after loading with LoadOptions::dtype. Throws Error(kUnsupported) when it can't be
 // converted.
 DType loaded_dtype(const TensorInfo& tensor, std::optional<DType> wanted);
 
-// `tensors` by offset.
-Placement place_tensors(std::span<const TensorInfo* const> tensors, std::optional<DType> wanted);
+// `tensors` by offset; those of them that are `scattered` (optional) are put together of their runs.
+Placement place_tensors(std::span<const TensorInfo* const> tensors, std::optional<DType> wanted,
+                        const ScatteredParts* scattered = nullptr);
 
 }  // namespace penstock

@@ -1,7 +1,10 @@
 #include "penstock/reader.h"
 
+#include <algorithm>
+
 #include "api/files/reader_state.h"
 #include "api/load/map.h"
+#include "api/load/narrow.h"
 #include "api/load/reading.h"
 #include "api/load/views.h"
 #include "base/error.h"
@@ -71,6 +74,7 @@ std::vector<Tensor> make_tensors(const Selection& selection, const std::vector<P
 
 LoadResult read_selection(const Reader::State& state, const Selection& selection, const LoadOptions& options,
                           std::span<const FileFacts> facts) {
+  const std::unique_ptr<Verification> verification = start_verification(state, options, all_selected(selection));
   DeviceUse devices;
   std::vector<PlacedFile> placed;
   std::vector<WantedBytes> wanted;
@@ -78,21 +82,31 @@ LoadResult read_selection(const Reader::State& state, const Selection& selection
   for (const FileSelection& file : selection.files) {
     placed.push_back(take_memory(state, file, options, devices));
     PlacedFile& last = placed.back();
-    wanted.push_back({file.number, std::move(last.placement.segments), last.memory});
+    wanted.push_back({file.number, std::move(last.placement.segments), last.memory, file.largest_gap});
     for (const PlacedTensor& tensor : last.placement.tensors) moved += tensor.moved;
   }
-  std::optional<Verification> verification;
-  if (options.verify) verification.emplace(state, StoredChecksums(state), all_selected(selection));
   LoadResult result;
-  result.stats =
-      read_all(state, std::move(wanted), options, devices, facts, verification ? &*verification : nullptr, [&] {
-        result.tensors = make_tensors(selection, placed);
-        if (options.placed && selection.views.empty()) options.placed(result.tensors);
-      });
+  result.stats = read_all(state, std::move(wanted), options, devices, facts, verification.get(), [&] {
+    result.tensors = make_tensors(selection, placed);
+    if (options.placed && selection.views.empty()) options.placed(result.tensors);
+  });
   if (verification) verification->check();
   result.stats.bytes = selection.nbytes;
   result.stats.tensors = selection.count;
   result.stats.tensors_moved = moved;
+  return result;
+}
+
+// Parts that are many runs: portion by portion, as a stream reads them, so that a plan never holds them all.
+LoadResult load_portions(const Reader& reader, const LoadOptions& options) {
+  LoadResult result;
+  TensorStream stream = reader.stream(options);
+  while (auto tensor = stream.next()) result.tensors.push_back(std::move(*tensor));
+  const Reader::State& state = ReaderAccess::state(reader);
+  std::sort(result.tensors.begin(), result.tensors.end(),
+            [&state](const Tensor& a, const Tensor& b) { return state.find(a.name) < state.find(b.name); });
+  result.stats = stream.stats();
+  if (options.placed) options.placed(result.tensors);
   return result;
 }
 
@@ -127,7 +141,10 @@ Reader ReaderAccess::make(std::shared_ptr<const Reader::State> state) {
 }
 
 LoadResult Reader::load(const LoadOptions& options) const {
-  const Selection selection = select_tensors(*state_, options.select);
+  Selection selection = select_tensors(*state_, options.select);
+  NarrowedTensors narrowed;
+  narrow(*state_, options, selection, narrowed);
+  if (!narrowed.scattered.empty()) return load_portions(*this, options);
   const ReadRequest request = read_request(options);
   const std::vector<FileFacts> facts = gather_facts(*state_, selection, request);
   const MapDecision mapping = decide_mapping(request, facts);

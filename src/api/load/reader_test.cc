@@ -326,12 +326,13 @@ TEST_F(ReaderTest, a_stream_yields_everything_in_order_within_its_budget) {
 }
 
 TEST_F(ReaderTest, a_stream_of_rows_reads_these_and_nothing_else) {
-  const RowRanges rows{{"big", {1000, 3001}}, {"middle", {7, 7}}, {"small.9", {0, 10}}};
+  const std::map<std::string, Slice> rows{{"big", {1000, 3001}}, {"middle", {7, 7}}, {"small.9", {0, 10}}};
   for (const CachePolicy cache : {CachePolicy::kDirect, CachePolicy::kBuffered, CachePolicy::kMap}) {
     LoadOptions options;
     options.cache = cache;
     options.select = [](const TensorInfo& tensor) { return tensor.name != "scalar"; };
-    TensorStream stream = Reader(path_).stream(options, rows);
+    for (const auto& [name, range] : rows) options.parts[name] = {{range}};
+    TensorStream stream = Reader(path_).stream(options);
     stream.start();
     std::uint64_t nbytes = 0;
     while (auto tensor = stream.next()) {
@@ -352,16 +353,22 @@ TEST_F(ReaderTest, a_stream_of_rows_reads_these_and_nothing_else) {
 TEST_F(ReaderTest, rows_that_there_are_not_are_refused) {
   const Reader reader(path_);
   const auto refusal = [&](const std::string& name, Slice range) {
-    return std::string(error_of([&] { reader.stream({}, {{name, range}}); }).what());
+    LoadOptions options;
+    options.parts[name] = {{range}};
+    const std::string of_stream = error_of([&] { reader.stream(options); }).what();
+    EXPECT_EQ(of_stream, error_of([&] { reader.load(options); }).what());
+    return of_stream;
   };
-  EXPECT_THAT(refusal("small.9", {0, 11}), HasSubstr("tensor \"small.9\": rows 0:11 are not within 0:10"));
-  EXPECT_THAT(refusal("small.9", {-1, 2}), HasSubstr("rows -1:2 are not within 0:10"));
-  EXPECT_THAT(refusal("small.9", {3, 2}), HasSubstr("rows 3:2 are not within 0:10"));
-  EXPECT_THAT(refusal("scalar", {0, 1}), HasSubstr("is a scalar and has no rows"));
+  EXPECT_THAT(refusal("small.9", {0, 11}),
+              HasSubstr("tensor \"small.9\": slice 0:11 of dimension 0 is not within 0:10"));
+  EXPECT_THAT(refusal("small.9", {-1, 2}), HasSubstr("slice -1:2 of dimension 0 is not within 0:10"));
+  EXPECT_THAT(refusal("small.9", {3, 2}), HasSubstr("slice 3:2 of dimension 0 is not within 0:10"));
+  EXPECT_THAT(refusal("scalar", {0, 1}), HasSubstr("has 0 dimensions, 1 slices were given"));
   EXPECT_THAT(refusal("absent", {0, 1}), HasSubstr("absent"));
   LoadOptions verified;
-  verified.verify = true;
-  EXPECT_THAT(error_of([&] { reader.stream(verified, {{"big", {0, 1}}}); }).what(), HasSubstr("can't be verified"));
+  verified.verify = Verify::kAny;
+  verified.parts["big"] = {{{0, 1}}};
+  EXPECT_THAT(error_of([&] { reader.stream(verified); }).what(), HasSubstr("can't be verified"));
 }
 
 TEST_F(ReaderTest, what_goes_wrong_when_a_stream_starts_is_told_by_next) {
@@ -517,7 +524,7 @@ TEST_F(ReaderTest, checksums_are_checked_on_request) {
   const auto path = directory_ / "checked.safetensors";
   model_.save(path, options);
   LoadOptions load;
-  load.verify = true;
+  load.verify = Verify::kAny;
   for (const CachePolicy cache : {CachePolicy::kDirect, CachePolicy::kBuffered, CachePolicy::kAuto}) {
     load.cache = cache;
     model_.expect_equal(Reader(path).load(load).tensors);

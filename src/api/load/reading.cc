@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/error.h"
+
 namespace penstock {
 namespace {
 
@@ -40,21 +42,26 @@ std::shared_ptr<DeviceFile> open_for_device(const WantedBytes& wanted, const Fil
   return gds.open(wanted.memory.lanes->device(), file.direct().fd.get(), file.path());
 }
 
+std::uint32_t number_of(const Reader::State& state, const TensorInfo* tensor) {
+  return static_cast<std::uint32_t>(tensor - state.tensors.data());
+}
+
 }  // namespace
 
 void start_gds(const LoadOptions& options, DeviceUse& devices) {
-  devices.start_gds(options.gds, options.verify ? "checksums are taken on the host (verify)" : "");
+  devices.start_gds(options.gds, options.verify != Verify::kOff ? "checksums are taken on the host (verify)" : "");
 }
 
 PlacedFile take_memory(const Reader::State& state, const FileSelection& selection, const LoadOptions& options,
                        DeviceUse& devices) {
   PlacedFile placed;
-  placed.placement = place_tensors(selection.tensors, options.dtype);
+  placed.placement = place_tensors(selection.tensors, options.dtype, selection.scattered);
   placed.memory = take_memory(placed.placement.arena_size, options, devices);
   const auto base = reinterpret_cast<std::uintptr_t>(placed.memory.data);
   for (Segment& segment : placed.placement.segments) {
     segment.address += base;
-    segment.owner = static_cast<std::uint32_t>(selection.tensors[segment.owner] - state.tensors.data());
+    // Only checksums ask for owners, which are of whole tensors.
+    segment.owner = options.verify != Verify::kOff ? number_of(state, selection.tensors[segment.owner]) : 0;
   }
   return placed;
 }
@@ -84,7 +91,7 @@ std::vector<FileRead> route_reads(const Reader::State& state, std::vector<Wanted
     each.memory.facts.direct_storage = device_file != nullptr;
     const ReadRoute route = decide_read(request, facts, each.memory.facts, nbytes, block_size);
     auto destination = make_destination(each.memory, route, block_size, budget, device_file, devices);
-    reads.push_back({file, std::move(each.segments), route, std::move(destination)});
+    reads.push_back({file, std::move(each.segments), route, std::move(destination), each.largest_gap});
   }
   return reads;
 }

@@ -34,6 +34,7 @@ struct WantedBytes {
   std::uint32_t file = 0;         // its number in the reader
   std::vector<Segment> segments;  // by offset
   LandingMemory memory;
+  std::uint64_t largest_gap = tuning::kLargestGap;
 };
 
 // Gives every file its route, and its destination. `known` (optional): facts that were gathered already, one per file.

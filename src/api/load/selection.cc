@@ -19,10 +19,21 @@ void add_range(std::vector<ByteRange>& stretches, ByteRange range) {
 
 }  // namespace
 
+const PartRuns* FileSelection::runs_of(const TensorInfo* tensor) const {
+  if (scattered == nullptr) return nullptr;
+  const auto found = scattered->find(tensor);
+  return found == scattered->end() ? nullptr : &found->second;
+}
+
+ByteRange FileSelection::extent_of(const TensorInfo* tensor) const {
+  const PartRuns* const runs = runs_of(tensor);
+  return runs != nullptr ? runs->extent() : ByteRange{tensor->offset, tensor->offset + tensor->nbytes};
+}
+
 ByteRange FileSelection::hull() const {
   if (tensors.empty()) return {};
   std::uint64_t end = 0;
-  for (const TensorInfo* tensor : tensors) end = std::max(end, tensor->offset + tensor->nbytes);
+  for (const TensorInfo* tensor : tensors) end = std::max(end, extent_of(tensor).end);
   return {tensors.front()->offset, end};
 }
 
@@ -67,6 +78,12 @@ std::vector<ByteRange> wanted_ranges(const Reader::State& state, const Selection
   return ranges;
 }
 
+std::vector<ByteRange> stretches_of(const FileSelection& selection) {
+  std::vector<ByteRange> stretches;
+  for (const TensorInfo* tensor : selection.tensors) add_range(stretches, selection.extent_of(tensor));
+  return stretches;
+}
+
 std::vector<ByteRange> stretches_of(std::span<const TensorInfo* const> tensors) {
   std::vector<ByteRange> stretches;
   for (const TensorInfo* tensor : tensors) add_range(stretches, {tensor->offset, tensor->offset + tensor->nbytes});
@@ -77,6 +94,15 @@ std::vector<ByteRange> stretches_of(std::span<const Segment> segments) {
   std::vector<ByteRange> stretches;
   for (const Segment& segment : segments) add_range(stretches, {segment.offset, segment.end()});
   return stretches;
+}
+
+bool Selection::has_all_of(const Reader::State& state, std::uint32_t file) const {
+  const auto is_of = [file](const TensorInfo& tensor) { return tensor.file == file; };
+  auto wanted = std::count_if(views.begin(), views.end(), [&](const TensorInfo* view) { return is_of(*view); });
+  for (const FileSelection& each : files) {
+    if (each.number == file) wanted += static_cast<std::ptrdiff_t>(each.tensors.size());
+  }
+  return wanted == std::count_if(state.tensors.begin(), state.tensors.end(), is_of);
 }
 
 }  // namespace penstock

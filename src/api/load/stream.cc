@@ -4,10 +4,11 @@
 #include <exception>
 
 #include "api/load/map.h"
+#include "api/load/narrow.h"
 #include "api/load/reading.h"
-#include "api/load/rows.h"
 #include "api/load/views.h"
 #include "base/error.h"
+#include "base/tuning.h"
 
 namespace penstock {
 namespace {
@@ -18,6 +19,7 @@ constexpr double kForever = 3600;
 struct Portion {
   FileSelection selection;
   std::size_t file = 0;  // its place in the selection
+  Verification::Scope scope = {};
 };
 
 // A portion whose tensors land in one arena.
@@ -32,40 +34,68 @@ struct StreamBatch {
 
 // Cuts a selection into portions of at most `limit` bytes (or one tensor), never over two files. Tensors that are
 // checked together stay together.
-std::deque<Portion> cut(const Selection& selection, std::uint64_t limit, const StoredChecksums* checksums) {
+std::deque<Portion> cut(const Selection& selection, std::uint64_t limit, const Proofs* proofs) {
   std::deque<Portion> portions;
   for (std::size_t number = 0; number < selection.files.size(); ++number) {
     const FileSelection& file = selection.files[number];
     std::vector<std::uint64_t> groups;
-    if (checksums != nullptr) groups = check_groups(*checksums, file.number, file.tensors);
+    if (proofs != nullptr && proofs->files[file.number].against == Against::kStored) {
+      groups = check_groups(proofs->stored, file.number, file.tensors);
+    }
     std::uint64_t nbytes = 0;
+    std::uint64_t count = 0;  // of runs
     for (std::size_t i = 0; i < file.tensors.size(); ++i) {
       const TensorInfo* tensor = file.tensors[i];
+      const PartRuns* const runs = file.runs_of(tensor);
+      const std::uint64_t its_count = runs != nullptr ? runs->count() : 1;
       const bool belongs = i > 0 && !groups.empty() && groups[i] == groups[i - 1];
-      if (i == 0 || (nbytes + tensor->nbytes > limit && !belongs)) {
-        portions.push_back({{file.number, file.file, {}}, number});
-        nbytes = 0;
+      const bool full = nbytes + tensor->nbytes > limit || count + its_count > tuning::kMostRuns;
+      if (i == 0 || (full && !belongs)) {
+        portions.push_back({{file.number, file.file, {}, file.scattered, file.largest_gap}, number});
+        nbytes = count = 0;
       }
       portions.back().selection.tensors.push_back(tensor);
       nbytes += tensor->nbytes;
+      count += its_count;
     }
   }
   return portions;
 }
 
+// Where all of a file with a seal is wanted, its portions are checked block by block, each from the end of the one
+// before on, so that nothing between tensors is left out. Blocks at their edges are read for both. Portions of a few
+// blocks are not worth that: their tensors are checked by themselves.
+void choose_scopes(const Reader::State& state, const Proofs& proofs, const Selection& selection, std::uint64_t limit,
+                   std::deque<Portion>& portions) {
+  constexpr std::uint64_t kWorthwhileBlocks = 4;
+  for (std::size_t i = 0; i < portions.size(); ++i) {
+    const std::uint32_t number = portions[i].selection.number;
+    const FileProof& proof = proofs.files[number];
+    if (proof.against != Against::kSeal) continue;
+    const bool is_first = i == 0 || portions[i - 1].file != portions[i].file;
+    const bool is_last = i + 1 == portions.size() || portions[i + 1].file != portions[i].file;
+    if (state.unpacked[number]) {  // of the file that it comes from everything, once
+      portions[i].scope.range = ByteRange{0, is_first ? proof.seal->seal.size : 0};
+    } else if ((limit >= kWorthwhileBlocks * proof.seal->seal.block_size || (is_first && is_last)) &&
+               selection.has_all_of(state, number)) {
+      portions[i].scope.range = ByteRange{is_first ? 0 : portions[i - 1].selection.hull().end,
+                                          is_last ? proof.seal->seal.size : portions[i].selection.hull().end};
+    }
+  }
+}
+
 }  // namespace
 
 struct TensorStream::State {
-  State(std::shared_ptr<const Reader::State> reader_state, const LoadOptions& load_options, const RowRanges& rows)
+  State(std::shared_ptr<const Reader::State> reader_state, const LoadOptions& load_options)
       : reader(std::move(reader_state)),
         options(load_options),
         pool(host_pool(load_options.pool)),
         request(read_request(load_options)) {
     Selection selection = select_tensors(*reader, options.select);
-    if (!rows.empty()) {
-      if (options.verify) throw_argument("rows can't be verified: checksums are of whole tensors");
-      narrowed = narrow(*reader, rows, selection);
-    }
+    narrow(*reader, options, selection, narrowed);
+    // Runs are put together: what is cached of them is copied.
+    if (!narrowed.scattered.empty() && request.cache == CachePolicy::kAuto) request.cache = CachePolicy::kCopy;
     facts = gather_facts(*reader, selection, request);
     mapping = decide_mapping(request, facts);
     total = selection.nbytes;
@@ -73,8 +103,14 @@ struct TensorStream::State {
     views.assign(selection.views.begin(), selection.views.end());
     for (const TensorInfo* view : views) total += view->nbytes;
     // Enough portions in the budget for the drive never to wait for the consumer.
-    if (options.verify) checksums.emplace(*reader);
-    to_come = cut(selection, std::max<std::uint64_t>(options.max_buffer / 4, 1), checksums ? &*checksums : nullptr);
+    if (options.verify != Verify::kOff) {
+      proofs = std::make_shared<const Proofs>(*reader, options.verify);
+      verified = all_selected(selection);
+      const Verification refuses_what_has_no_proof(*reader, proofs, verified);
+    }
+    const std::uint64_t limit = std::max<std::uint64_t>(options.max_buffer / 4, 1);
+    to_come = cut(selection, limit, proofs.get());
+    if (proofs) choose_scopes(*reader, *proofs, selection, limit, to_come);
   }
 
   ~State() { abandon(); }
@@ -87,8 +123,16 @@ struct TensorStream::State {
     session.reset();
   }
 
+  // Before anything is handed out.
+  void check_whole_files() {
+    if (!proofs || std::exchange(whole_files_checked, true)) return;
+    const auto problems = find_problems_of_whole_files(*reader, *proofs, verified, options.progress);
+    if (!problems.empty()) throw Error(ErrorKind::kFormat, problems.front());
+  }
+
   // Starts further batches while the budget lasts; there is always one under way.
   void read_ahead() {
+    check_whole_files();
     while (!to_come.empty()) {
       const std::uint64_t size = to_come.front().selection.nbytes();
       if (!reading.empty() && (mapping.map || ahead + size > options.max_buffer)) return;
@@ -116,12 +160,13 @@ struct TensorStream::State {
     StreamBatch batch;
     FileSelection& selection = portion.selection;
     batch.placed = take_memory(*reader, selection, options, devices);
-    WantedBytes wanted{selection.number, std::move(batch.placed.placement.segments), batch.placed.memory};
+    WantedBytes wanted{selection.number, std::move(batch.placed.placement.segments), batch.placed.memory,
+                       selection.largest_gap};
     for (const PlacedTensor& placed : batch.placed.placement.tensors) stats.tensors_moved += placed.moved;
     PieceObserver observe;
-    if (options.verify) {
+    if (proofs) {
       // The pickle of a zip, which no tensor lies in, was checked when the file was opened.
-      batch.verification = std::make_unique<Verification>(*reader, *checksums, selection.tensors);
+      batch.verification = std::make_unique<Verification>(*reader, proofs, selection.tensors, portion.scope);
       const std::vector<Segment> further = batch.verification->further_segments(selection.number);
       wanted.segments.insert(wanted.segments.end(), further.begin(), further.end());
       std::stable_sort(wanted.segments.begin(), wanted.segments.end(),
@@ -133,6 +178,11 @@ struct TensorStream::State {
     open_session();
     std::vector<WantedBytes> all;
     all.push_back(std::move(wanted));
+    // Of what is unpacked the file that it comes from is checked.
+    for (std::uint32_t file = 0; batch.verification && file < reader->files.size(); ++file) {
+      std::vector<Segment> further = batch.verification->further_segments(file);
+      if (file != selection.number && !further.empty()) all.push_back({file, std::move(further), {}});
+    }
     batch.reading = session->start(route_reads(*reader, std::move(all), request, {&facts[portion.file], 1}, nbytes,
                                                session->settings().block_size, budget, devices),
                                    std::move(observe));
@@ -175,9 +225,9 @@ struct TensorStream::State {
   Tensor next_view() {
     const TensorInfo* const view = views.front();
     views.pop_front();
-    if (checksums) {
+    if (proofs) {
       // All of the record that it lies in: what is between its elements counts too.
-      Verification verification(*reader, *checksums, {&view, 1});
+      Verification verification(*reader, proofs, {&view, 1});
       LoadOptions quiet = options;
       quiet.progress = {};
       quiet.allocate = {};
@@ -222,10 +272,12 @@ struct TensorStream::State {
   const std::shared_ptr<const Reader::State> reader;
   const LoadOptions options;
   const std::shared_ptr<HostPool> pool;
-  const ReadRequest request;
-  std::deque<TensorInfo> narrowed;           // what is wanted of tensors that are not wanted whole
-  std::vector<FileFacts> facts;              // of each file of the selection
-  std::optional<StoredChecksums> checksums;  // when they are checked
+  ReadRequest request;
+  NarrowedTensors narrowed;                 // what is wanted of tensors that are not wanted whole
+  std::vector<FileFacts> facts;             // of each file of the selection
+  std::shared_ptr<const Proofs> proofs;     // when something is checked
+  std::vector<const TensorInfo*> verified;  // the same
+  bool whole_files_checked = false;
   MapDecision mapping;
   std::deque<Portion> to_come;
   std::deque<const TensorInfo*> views;
@@ -302,8 +354,8 @@ const Stats& TensorStream::stats() const {
   return state_->stats;
 }
 
-TensorStream Reader::stream(const LoadOptions& options, const RowRanges& rows) const {
-  return TensorStream(std::make_unique<TensorStream::State>(state_, options, rows));
+TensorStream Reader::stream(const LoadOptions& options) const {
+  return TensorStream(std::make_unique<TensorStream::State>(state_, options));
 }
 
 }  // namespace penstock

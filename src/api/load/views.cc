@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "api/load/part.h"
 #include "api/load/reading.h"
 #include "base/cast.h"
 #include "base/error.h"
@@ -62,34 +63,32 @@ Tensor load_view(const Reader::State& state, const TensorInfo& view, const LoadO
   return moved_to_given(gather_view(state, view, options), options);
 }
 
-TensorInfo slice_view(const TensorInfo& view, std::span<const Slice> slices) {
-  TensorInfo part = view;
-  std::uint64_t count = 1;
-  for (std::size_t i = 0; i < slices.size(); ++i) {
-    part.offset += static_cast<std::uint64_t>(slices[i].begin * view.byte_strides[i]);
-    part.shape[i] = slices[i].end - slices[i].begin;
-    count *= static_cast<std::uint64_t>(part.shape[i]);
+TensorInfo part_of_view(const TensorInfo& view, const Part& part) {
+  TensorInfo result = view;
+  result.shape = PartRuns(view, part).shape();  // and its checks
+  for (std::size_t i = 0; i < part.size(); ++i) {
+    if (part[i].empty()) continue;
+    if (part[i].size() > 1) {
+      throw Error(ErrorKind::kUnsupported,
+                  fmt::format("tensor {}: several ranges of a dimension of a view that torch saved can't be read",
+                              in_quotes(view.name)));
+    }
+    result.offset += static_cast<std::uint64_t>(part[i][0].begin * view.byte_strides[i]);
+    result.byte_strides[i] *= part[i][0].step;
   }
-  part.nbytes = count * (dtype_bits(view.dtype) / 8);
-  return part;
+  std::uint64_t count = 1;
+  for (const std::int64_t size : result.shape) count *= static_cast<std::uint64_t>(size);
+  result.nbytes = count * (dtype_bits(view.dtype) / 8);
+  return result;
 }
 
 void add_views(const Reader::State& state, const Selection& selection, const LoadOptions& options, LoadResult& result) {
   if (selection.views.empty()) return;
-  std::vector<Tensor> merged;
-  auto loaded = result.tensors.begin();
-  auto view = selection.views.begin();
-  for (const FileSelection& file : selection.files) {
-    for (const TensorInfo* tensor : file.tensors) {
-      for (; view != selection.views.end() && *view < tensor; ++view)
-        merged.push_back(load_view(state, **view, options));
-      merged.push_back(std::move(*loaded++));
-    }
-  }
-  for (; view != selection.views.end(); ++view) merged.push_back(load_view(state, **view, options));
+  for (const TensorInfo* view : selection.views) result.tensors.push_back(load_view(state, *view, options));
+  std::sort(result.tensors.begin(), result.tensors.end(),
+            [&state](const Tensor& a, const Tensor& b) { return state.find(a.name) < state.find(b.name); });
   for (const TensorInfo* each : selection.views) result.stats.bytes += each->nbytes;
   result.stats.tensors += selection.views.size();
-  result.tensors = std::move(merged);
 }
 
 }  // namespace penstock

@@ -9,8 +9,8 @@ namespace penstock {
 // Row-major, converted where the options ask for it. `view` may be a slice of a tensor of `state`.
 Tensor load_view(const Reader::State& state, const TensorInfo& view, const LoadOptions& options);
 
-// The part of `view` that `slices`, one per dimension, pick.
-TensorInfo slice_view(const TensorInfo& view, std::span<const Slice> slices);
+// The part of `view` that at most one range in each dimension picks.
+TensorInfo part_of_view(const TensorInfo& view, const Part& part);
 
 // Loads the selection's views and puts them between the tensors of `result`, where the reader's order has them.
 void add_views(const Reader::State& state, const Selection& selection, const LoadOptions& options, LoadResult& result);

@@ -8,13 +8,6 @@
 namespace penstock {
 namespace {
 
-FileContent with_whole_elements(FileContent content) {
-  for (std::size_t i = 0; i < content.origins.size(); ++i) {
-    content.origins[i] = by_whole_elements(std::move(content.origins[i]), dtype_bits(content.specs[i].dtype) / 8);
-  }
-  return content;
-}
-
 std::uint64_t nbytes_of(const FileContent& content) {
   std::uint64_t nbytes = 0;
   for (const TensorSpec& spec : content.specs) nbytes += spec.nbytes;
@@ -51,7 +44,7 @@ void write_checksummed(FileSave& save, ChecksumKind kind, Crew& crew, const File
 
 FileSave::FileSave(FileContent file_content, const SaveOptions& save_options, bool snapshot)
     : options(save_options),
-      content(with_whole_elements(std::move(file_content))),
+      content(std::move(file_content)),
       layout(timed_layout(content, options, layout_seconds)),
       writer(NewFile::create(content.path), write_request(options), nbytes_of(content), snapshot) {
   const Stopwatch watch;

@@ -100,6 +100,22 @@ TEST_F(GdsSaveTest, shards_are_written_by_it_too) {
   }
 }
 
+TEST_F(GdsSaveTest, files_that_the_caller_lays_out_are_written_by_it_too) {
+  std::vector<std::byte> contents[2];
+  for (const bool from_device : {true, false}) {
+    Writer writer(directory_ / "a.safetensors", options());
+    from_device ? tensors_.add_to(writer) : tensors_.add_from_host(writer);
+    const FileSetTensor big{"big", 4, 10 * kMiB};
+    FileSet set(std::move(writer), {{directory_ / "one", "head", 10 * kMiB + 4, {big}}});
+    set.write();
+    set.publish_each();
+    contents[from_device ? 1 : 0] = testing::read_file(directory_ / "one");
+  }
+  EXPECT_TRUE(contents[0] == contents[1]);
+  EXPECT_GE(sim_.counters().file_bytes_written, 9 * kMiB);
+  EXPECT_EQ(sim_.counters().file_handles, 0u);
+}
+
 TEST_F(GdsSaveTest, several_processes_may_write_one_file_with_it) {
   const auto make = [&](const std::filesystem::path& path) {
     Writer writer(path, options());

@@ -133,11 +133,98 @@ TEST(ParallelSave, a_share_without_its_checksums_is_refused_and_nothing_appears)
   EXPECT_TRUE(directory.names().empty());
 }
 
-TEST(ParallelSave, shards_are_refused) {
-  const TempDir directory;
-  SaveOptions options;
-  options.max_shard_size = 10;
-  EXPECT_THROW(ParallelSave(Writer(directory / "m.safetensors", options)), Error);
+// Tensors of one of several shards, some of which end within a page.
+class ParallelShardsTest : public ::testing::Test {
+ protected:
+  Writer make_writer(const std::filesystem::path& path, SaveOptions options = {}) const {
+    options.max_shard_size = 3 * kMiB;
+    Writer writer(path, options);
+    for (int i = 0; i < 9; ++i) {
+      writer.add(std::to_string(i), DType::kU8, {static_cast<std::int64_t>(kMiB) + 77 * i}, bytes_.data() + i * kMiB);
+    }
+    writer.add("tiny", DType::kU8, {5}, bytes_.data());
+    return writer;
+  }
+
+  SaveOptions shared() const {
+    SaveOptions options;
+    options.shared = SharedTensors::kDuplicate;
+    return options;
+  }
+
+  void save(const std::filesystem::path& path, unsigned count, const SaveOptions& options) const {
+    std::vector<ParallelSave> savers;
+    for (unsigned i = 0; i < count; ++i) savers.emplace_back(make_writer(path, options));
+    const std::string names = savers.front().create();
+    std::vector<ShareChecksum> checksums;
+    for (unsigned i = 0; i < count; ++i) {
+      EXPECT_EQ(savers[i].fingerprint(), savers.front().fingerprint());
+      if (i > 0) savers[i].join(names);
+      for (const ShareChecksum& share : savers[i].write(i, count)) checksums.push_back(share);
+    }
+    EXPECT_EQ(savers.front().commit(checksums).tensors, 10U);
+  }
+
+  const std::vector<std::byte> bytes_ = testing::random_bytes(11 * kMiB, 3);
+  TempDir directory_;
+};
+
+TEST_F(ParallelShardsTest, any_number_of_savers_make_the_shards_that_one_makes) {
+  for (const bool checksums : {false, true}) {
+    SaveOptions options = shared();
+    options.checksums = checksums;
+    const TempDir alone;
+    make_writer(alone / "m.safetensors", options).commit();
+    EXPECT_EQ(alone.names().size(), 6U);
+    for (const unsigned count : {1U, 2U, 3U, 5U, 40U}) {
+      const TempDir together;
+      save(together / "m.safetensors", count, options);
+      EXPECT_EQ(together.names(), alone.names());
+      for (const std::string& name : alone.names()) {
+        EXPECT_EQ(testing::read_file(together / name), testing::read_file(alone / name)) << count << " " << name;
+      }
+    }
+  }
+}
+
+TEST_F(ParallelShardsTest, take_the_place_of_an_older_set) {
+  const auto path = directory_ / "m.safetensors";
+  save(path, 2, shared());
+  save(path, 3, shared());
+  const std::vector<std::string> names = directory_.names();
+  EXPECT_EQ(names.size(), 6U);
+  EXPECT_THAT(names, ::testing::Contains("m-g2-00001-of-00005.safetensors"));
+  EXPECT_TRUE(verify(directory_ / "m.safetensors.index.json").ok);
+}
+
+TEST_F(ParallelShardsTest, an_abandoned_save_leaves_the_old_set_and_nothing_else) {
+  const auto path = directory_ / "m.safetensors";
+  make_writer(path, shared()).commit();
+  const std::vector<std::string> names = directory_.names();
+  {
+    ParallelSave first(make_writer(path, shared()));
+    ParallelSave second(make_writer(path, shared()));
+    second.join(first.create());
+    first.write(0, 2);
+    second.write(1, 2);
+    EXPECT_EQ(directory_.names().size(), names.size() + 5);
+  }
+  EXPECT_EQ(directory_.names(), names);
+}
+
+TEST_F(ParallelShardsTest, a_saver_of_other_files_can_not_join) {
+  const auto path = directory_ / "m.safetensors";
+  ParallelSave first(make_writer(path, shared()));
+  Writer other(path, shared());
+  other.add("tiny", DType::kU8, {5}, bytes_.data());
+  ParallelSave second(std::move(other));
+  EXPECT_NE(first.fingerprint(), second.fingerprint());
+  try {
+    second.join(first.create());
+    ADD_FAILURE() << "nothing was thrown";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("5 temporary files were made, and there are 1 to be written"));
+  }
 }
 
 }  // namespace

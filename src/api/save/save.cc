@@ -1,54 +1,14 @@
 #include "api/save/save.h"
 
 #include <algorithm>
-#include <map>
 #include <utility>
 
-#include "base/error.h"
+#include "api/save/set_content.h"
 #include "memory/arena.h"
 #include "transfer/session.h"
 
 namespace penstock {
 namespace {
-
-std::vector<FileContent> assign_to_files(const Writer::State& state, ShardIndex& index) {
-  std::vector<TensorSpec> specs;
-  for (const AddedTensor& tensor : state.tensors) specs.push_back(tensor.spec);
-  std::vector<std::uint32_t> assignment(specs.size(), 0);
-  if (state.options.max_shard_size > 0) assignment = assign_shards(specs, state.options.max_shard_size);
-  const std::uint32_t count = assignment.empty() ? 1 : *std::max_element(assignment.begin(), assignment.end()) + 1;
-  std::vector<FileContent> files(count);
-  for (std::uint32_t number = 0; number < count; ++number) {
-    const std::string name = state.path.filename().native();
-    index.files.push_back(count == 1 ? name : shard_file_name(name, number, count));
-    files[number].path = state.path.parent_path() / index.files.back();
-    files[number].metadata = state.options.metadata;
-  }
-  for (std::size_t i = 0; i < specs.size(); ++i) {
-    FileContent& file = files[assignment[i]];
-    index.weight_map.emplace(specs[i].name, assignment[i]);
-    file.specs.push_back(std::move(specs[i]));
-    file.origins.push_back(state.tensors[i].origin);
-  }
-  return files;
-}
-
-// Tensor names must be unique over all files; within one the format checks.
-void refuse_duplicate_names(const Writer::State& state, const ShardIndex& index) {
-  if (index.weight_map.size() == state.tensors.size()) return;
-  std::map<std::string_view, int> seen;
-  for (const AddedTensor& tensor : state.tensors) {
-    if (++seen[tensor.spec.name] == 2) {
-      throw_argument("{}: tensor {} was added twice", state.path.native(), in_quotes(tensor.spec.name));
-    }
-  }
-}
-
-void remove_stale_index(const std::filesystem::path& path) {
-  std::error_code ignored;
-  if (std::filesystem::is_regular_file(std::filesystem::symlink_status(path, ignored)))
-    std::filesystem::remove(path, ignored);
-}
 
 std::string name_landing(const Stats& stats) {
   const std::uint64_t moved = stats.bytes_direct + stats.bytes_buffered;
@@ -60,9 +20,10 @@ std::string name_landing(const Stats& stats) {
 Save::Save(Writer::State& state) : state_(state) {
   state.begin_commit();
   resolve_shared(state);
-  contents_ = assign_to_files(state, index_);
-  refuse_duplicate_names(state, index_);
-  index_path_ = state.path.parent_path() / index_file_name(state.path.filename().native());
+  SetContent set = assign_to_files(state);
+  contents_ = std::move(set.files);
+  index_ = std::move(set.index);
+  index_path_ = index_path_of(state);
   add_phase("build_index", watch_.seconds());
 }
 
@@ -84,7 +45,7 @@ void Save::prepare(bool snapshot) {
 
 void Save::write() {
   settle_streams(state_);
-  if (files_.size() > 1) write_index();
+  if (files_.size() > 1) index_file_.emplace(NewFile::create(index_path_));
   const Stopwatch watch;
   DeviceUse& devices = state_.devices;
   devices.start_gds(state_.options.gds, "");
@@ -110,23 +71,19 @@ void Save::leave_devices() {
   }
 }
 
-// Written, but not yet under its name.
-void Save::write_index() {
-  const std::string text = encode_shard_index(index_, state_.nbytes);
-  index_file_.emplace(NewFile::create(index_path_));
-  index_file_->write(0, text.data(), text.size());
-  index_file_->finish(text.size(), state_.options.durable);
-}
-
-Stats Save::publish(bool keep_index) {
+void Save::finish() {
   const Stopwatch sync_watch;
   for (const auto& file : files_) {
     file->writer.finish(file->layout.file_size(), state_.options.durable, [this] { return report(0); });
   }
   stats_.sync_seconds = sync_watch.seconds();
   add_phase("sync", stats_.sync_seconds);
+}
+
+Stats Save::publish(std::span<const std::filesystem::path> keep) {
+  finish();
   const Stopwatch rename_watch;
-  give_names(keep_index);
+  give_names(keep);
   add_phase("rename", rename_watch.seconds());
   const WriteRoute& route = files_.front()->writer.route();
   stats_.bytes = state_.nbytes;
@@ -138,21 +95,11 @@ Stats Save::publish(bool keep_index) {
   return std::move(stats_);
 }
 
-// The index last. When one fails, those that got a name nobody had before lose it again.
-void Save::give_names(bool keep_index) {
+void Save::give_names(std::span<const std::filesystem::path> keep) {
+  const SetPublication publication{state_.path, state_.options.durable, keep, after_step_};
   std::vector<NewFile*> files;
   for (const auto& file : files_) files.push_back(&file->writer.file());
-  if (index_file_) files.push_back(&*index_file_);
-  std::size_t published = 0;
-  try {
-    for (; published < files.size(); ++published) files[published]->publish();
-  } catch (...) {
-    while (published > 0) files[--published]->withdraw();
-    throw;
-  }
-  if (!index_file_ && !keep_index) remove_stale_index(index_path_);
-  if (!state_.options.durable) return;
-  for (NewFile* file : files) file->sync_name();
+  publish_files(publication, files, index_, index_file_, state_.nbytes);
 }
 
 bool Save::report(std::uint64_t done) const {
