@@ -22,7 +22,7 @@ HIDDEN, INTERMEDIATE, KEY_VALUE, VOCABULARY = 2048, 5632, 256, 32000
 
 # name, dtype, shape
 Tensor = tuple[str, str, list[int]]
-ELEMENT_SIZE = {"BF16": 2, "F32": 4}
+ELEMENT_SIZE = {"BF16": 2, "F16": 2, "F32": 4}
 
 
 @dataclass(frozen=True)
