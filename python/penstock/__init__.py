@@ -5,8 +5,8 @@
     penstock.save(tensors, "copy.safetensors")            # atomic and durable
 
 Tensors are torch's where torch is installed, else NumPy's. See also `stream`, `load_into`, `save_async`,
-`save_parallel`, `convert`, `verify`, `inspect`, `doctor`, and `penstock.safetensors` for code that is written for the
-safetensors package.
+`save_parallel`, `CheckpointManager`, `convert`, `seal`, `verify`, `inspect`, `doctor`, and `penstock.safetensors` for
+code that is written for the safetensors package.
 """
 
 from importlib import import_module
@@ -20,13 +20,18 @@ from ._frameworks import PackedTensor, torch_is_installed
 from ._into import LoadedInto, load_into
 from ._job import SaveJob
 from ._load import load, stream
+from ._manager import CheckpointManager
 from ._opaque import Opaque, OpaqueValue, OpaqueWarning
 from ._options import Stats
 from ._parallel import save_parallel
 from ._reader import FileInfo, LazyTensor, Reader, open
 from ._rename import add_prefix, strip_prefix
+from ._rng import Rng, rng_state, set_rng_state
 from ._save import save, save_async
+from ._seal import SealedFile, seal
 from ._select import TensorInfo
+from ._shard import Shard
+from ._step_files import SavedStep
 from .errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -56,21 +61,26 @@ from .errors import (
 )
 
 if TYPE_CHECKING:
+    from . import dcp as dcp
     from . import fastpersist as fastpersist
     from . import flashpack as flashpack
     from . import measure as measure
     from . import safetensors as safetensors
+    from ._accelerate import Accelerated, Acceleration, accelerate, accelerated, decelerate
     from ._doctor import Advice, Diagnosis, doctor
 
 __version__ = _version()
 
 __all__ = [
+    "Accelerated",
+    "Acceleration",
     "Advice",
     "ArgumentError",
     "ArgumentTypeError",
     "BusyError",
     "CancelledError",
     "ChangedError",
+    "CheckpointManager",
     "DamagedCheckpointError",
     "DeviceError",
     "Diagnosis",
@@ -95,7 +105,11 @@ __all__ = [
     "PackedTensor",
     "PermissionDeniedError",
     "Reader",
+    "Rng",
     "SaveJob",
+    "SavedStep",
+    "SealedFile",
+    "Shard",
     "SharedMemoryError",
     "Stats",
     "Summary",
@@ -107,25 +121,34 @@ __all__ = [
     "UnsupportedTypeError",
     "VerifiedTensor",
     "VerifyReport",
+    "accelerate",
+    "accelerated",
     "add_prefix",
     "convert",
+    "decelerate",
     "doctor",
     "errors",
     "inspect",
     "load",
     "load_into",
     "open",
+    "rng_state",
     "save",
     "save_async",
     "save_parallel",
+    "seal",
+    "set_rng_state",
     "stream",
     "strip_prefix",
     "verify",
 ]
 
-_DOCTOR = frozenset({"Advice", "Diagnosis", "doctor"})  # rarely wanted
+_ELSEWHERE = {  # rarely wanted
+    **dict.fromkeys(("Accelerated", "Acceleration", "accelerate", "accelerated", "decelerate"), "_accelerate"),
+    **dict.fromkeys(("Advice", "Diagnosis", "doctor"), "_doctor"),
+}
 _SUBMODULES = frozenset({"measure", "safetensors"})
-_TORCH_SUBMODULES = frozenset({"fastpersist", "flashpack"})  # can't be imported without it
+_TORCH_SUBMODULES = frozenset({"dcp", "fastpersist", "flashpack"})  # can't be imported without it
 
 
 def __dir__() -> list[str]:
@@ -138,6 +161,6 @@ if not TYPE_CHECKING:  # whose readers would take any name for one that is found
     def __getattr__(name: str) -> Any:
         if name in _SUBMODULES or name in _TORCH_SUBMODULES:
             return import_module(f"{__name__}.{name}")
-        if name in _DOCTOR:
-            return getattr(import_module(f"{__name__}._doctor"), name)
+        if name in _ELSEWHERE:
+            return getattr(import_module(f"{__name__}.{_ELSEWHERE[name]}"), name)
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

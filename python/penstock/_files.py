@@ -9,7 +9,7 @@ from . import _core
 from ._dtypes import dtype_name, numel
 from ._load import title
 from ._opaque import OpaqueValue
-from ._options import FormatArguments, IoTuning, Path, Paths, Stats, open_reader, path_text, save_options
+from ._options import FormatArguments, IoTuning, Path, Paths, Stats, open_reader, path_text, save_options, verify_word
 from ._paths import explaining, path_texts, target_text
 from ._progress import Progress, reporting
 from ._reader import FileInfo
@@ -31,6 +31,7 @@ def convert(
     max_shard_size: int | str | None = None,
     checksums: bool = False,
     overwrite: bool = False,
+    verify: bool | str = True,
     durable: bool = True,
     method: str = "auto",
     progress: Progress = None,
@@ -44,6 +45,9 @@ def convert(
     of what is returned, a line each: metadata and checksums in a torch file, values of a torch file that are no
     tensors. `select` speaks of the names in the source, `rename` gives those in the target. The other arguments are
     those of `load` and `save`.
+
+    verify: check the source as it is read, against its seal or its own checksums where it has some: what is damaged
+    would get new, right checksums. "seal", "stored" and "sha256" insist on one of these.
 
     The fragments ``PATH-0.N``, ``PATH-1.N`` ... that DeepSpeed's FastPersist leaves of a torch file are joined: name
     all of them, or ``PATH``, or their directory. The target is then the file that they are parts of, with the object as
@@ -69,6 +73,7 @@ def convert(
             rename=renamer(rename, lambda: open_reader(sources)),
             keep_metadata=bool(keep_metadata),
             overwrite=bool(overwrite),
+            verify=verify_word(verify),
             save=options,
             progress=callback,
         )
@@ -94,6 +99,7 @@ class VerifyReport(NamedTuple):
     problems: list[str]
     tensors: list[VerifiedTensor]
     had_checksums: bool
+    against: str  # what the files were checked against: seal, stored, sha256; several with commas
     bytes: int
     bytes_read: int
     seconds: float
@@ -110,21 +116,23 @@ def verify(
     path: Path,
     *,
     finite: bool = False,
-    checksums: bool = True,
+    checksums: bool | str = True,
     compute: bool = False,
     progress: Progress = None,
     **tuning: Unpack[IoTuning],
 ) -> VerifyReport:
     """Checks a checkpoint. A broken structure raises FormatError; what is wrong with the data is in the report.
 
-    finite: look for NaN and infinities. checksums: check those that the file carries. compute: give a CRC-32C of every
-    tensor, also where the file carries none.
+    finite: look for NaN and infinities.
+    checksums: check each file against what there is: its seal, checksums that it carries, or the name of its blob in
+        the Hugging Face cache; "seal", "stored" or "sha256" insist on one of these.
+    compute: give a CRC-32C of every tensor, whatever there is.
     """
     text = path_text(path)
     with explaining([text]), reporting(progress, f"verifying {title(path)}") as callback:
         found = _core.verify(
             text,
-            _core.VerifyOptions(finite=finite, checksums=checksums, compute=compute, **tuning),
+            _core.VerifyOptions(finite=finite, checksums=verify_word(checksums), compute=compute, **tuning),
             callback,
         )
     found["tensors"] = [VerifiedTensor(**tensor) for tensor in found["tensors"]]

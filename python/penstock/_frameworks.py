@@ -16,11 +16,20 @@ from .errors import ArgumentError, LibraryError
 if TYPE_CHECKING:
     from . import _core
     from ._indexing import Basic
+    from ._shard import Part
 
 Info = tuple[str, str, tuple[int, ...], int, int, int]  # name, dtype, shape, file, offset, nbytes
 Row = tuple[str, str, tuple[int, ...], int, int, int]  # name, dtype, shape, memory, offset in it, nbytes
 
-_MODULES = {"torch": "_torch", "pt": "_torch", "pytorch": "_torch", "numpy": "_numpy", "np": "_numpy"}
+_MODULES = {
+    "torch": "_torch",
+    "pt": "_torch",
+    "pytorch": "_torch",
+    "numpy": "_numpy",
+    "np": "_numpy",
+    "jax": "_jax",
+    "flax": "_jax",
+}
 
 
 class PackedTensor(NamedTuple):
@@ -80,10 +89,14 @@ class Place(NamedTuple):
     on_meta: bool = False  # has a shape and a type, and no memory
     device: Any = None  # other than the CPU
     is_copy: bool = False  # of something in the module that only load_state_dict reaches
+    # Of a tensor that several ranks share: what of it this rank has, and the tensor of its own that holds that. `shape`
+    # is the whole one's, `nbytes` and `address` are this rank's.
+    part: Part = ()
+    local: Any = None
 
 
 class Framework(Protocol):
-    """What penstock._torch and penstock._numpy offer."""
+    """What penstock._torch, penstock._numpy and penstock._jax offer."""
 
     def require(self, infos: Callable[[], Iterable[Info]]) -> None:
         """Raises when a tensor of these could not be given, before anything is read."""
@@ -127,6 +140,11 @@ def torch_is_installed() -> bool:
     return "torch" in sys.modules or importlib.util.find_spec("torch") is not None
 
 
+def gives_torch(name: str | None) -> bool:
+    """Whether a load with this `framework=` gives tensors of torch."""
+    return torch_is_installed() if name is None else _MODULES.get(name) == "_torch"
+
+
 def require_torch(what: str) -> None:
     """Refuses what needs torch where it is not installed."""
     if not torch_is_installed():
@@ -135,7 +153,7 @@ def require_torch(what: str) -> None:
 
 def imported_frameworks() -> list[Framework]:
     """Those that the process has imported: whoever has a tensor has imported its framework."""
-    return [get_framework(name) for name in ("torch", "numpy") if name in sys.modules]
+    return [get_framework(name) for name in ("torch", "numpy", "jax") if name in sys.modules]
 
 
 def get_framework(name: str | None = None) -> Framework:
@@ -144,7 +162,7 @@ def get_framework(name: str | None = None) -> Framework:
         name = "torch" if torch_is_installed() else "numpy"
     module = _MODULES.get(name)
     if module is None:
-        raise ArgumentError(f'framework must be "torch" or "numpy", not {name!r}')
+        raise ArgumentError(f'framework must be "torch", "numpy" or "jax", not {name!r}')
     if module == "_torch":
         require_torch(f"framework={name!r}")
     return cast("Framework", import_module(f"penstock.{module}"))

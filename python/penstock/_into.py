@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Mapping, MutableMapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ._counters import add_counters
 from ._dtypes import KINDS, dtype_name
 from ._load import TensorStream, landing_on, title
 from ._match import Pair, check, check_memory, in_a_list, match, prefix_hint
@@ -14,6 +15,7 @@ from ._places import find_places, is_module, names_on_meta
 from ._progress import Progress, in_parts, reporting
 from ._rename import Rename, new_names
 from ._select import Select, resolve
+from ._sharing import part_nbytes
 from ._types import DType, Module, StatsDict, Tensor, Unpack
 from .errors import ArgumentError
 
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from ._frameworks import Framework, Info, Landing, Place
     from ._match import Matched
     from ._progress import Callback
+    from ._shard import Part
 
 
 class _LeftOver(NamedTuple):
@@ -65,7 +68,7 @@ def load_into(
     rename: Rename = None,
     dtype: DType = None,
     cache: str = "auto",
-    verify: bool = False,
+    verify: bool | str = False,
     progress: Progress = None,
     stats: StatsDict | None = None,
     **tuning: Unpack[LoadTuning],
@@ -75,6 +78,10 @@ def load_into(
     Bytes are read straight into the memory that is there, and converted to its element type as they land: an optimizer
     that was made before, and whoever else holds the tensors, sees the new values. Tensors on the meta device, which
     have no memory, are replaced by the loaded ones, in the file's element type or `dtype`.
+
+    Parameters that are DTensors, as tensor parallelism and FSDP2 make them, are filled by each rank with its own part,
+    straight from the files and without a word to the other ranks; those on the meta device become DTensors of the same
+    mesh and placements.
 
     Names, shapes and element types are checked before anything changes; an error while reading leaves the memory partly
     overwritten. Tensors of the target that are tied (the same memory under several names) stay tied, and one of their
@@ -152,7 +159,7 @@ class _Load:
         beside = [pair for pair in filled if not _lands_in_place(pair)]
         options = load_options(**self._arguments)
         loads, copies = _by_device(assigned), _by_device(beside)
-        parts = [sum(pair.info[5] for pair in part) for part in (*loads.values(), straight, *copies.values())]
+        parts = [sum(_stored_bytes(pair) for pair in part) for part in (*loads.values(), straight, *copies.values())]
         callbacks = iter(in_parts(callback, parts))
         replacements: dict[str, Any] = {}
         for device, pairs in loads.items():
@@ -179,7 +186,7 @@ class _Load:
     ) -> dict[str, Any]:
         """What takes the place of the target's tensors, by their names."""
         names = [pair.info[0] for pair in pairs]
-        loaded, counters = self._reader.load(names, options, callback, landing.build, landing.allocator)
+        loaded, counters = self._reader.load(names, options, callback, landing.build, landing.allocator, _parts(pairs))
         self._count(counters)
         replacements: dict[str, Any] = {}
         for info, _, tied in pairs:
@@ -192,8 +199,8 @@ class _Load:
     def _read_in_place(self, pairs: list[Pair], callback: Callback | None) -> None:
         streams = self._framework.streams(place.value for _, place, _ in pairs if place.device is not None)
         options = load_options(streams=streams, **self._arguments)
-        rows = [
-            (info[0], place.address or 0, place.nbytes, None if info[1] == place.dtype else place.dtype)
+        rows: list[tuple[str, int, int, str | None, Part]] = [
+            (info[0], place.address or 0, place.nbytes, None if info[1] == place.dtype else place.dtype, place.part)
             for info, place, _ in pairs
             if place.nbytes > 0
         ]
@@ -210,46 +217,28 @@ class _Load:
         """What could not be read in place passes by in a stream. Returns what only the module itself can take."""
         handed: dict[str, Any] = {}
         by_name = {pair.info[0]: pair for pair in pairs}
-        stream = TensorStream(self._reader, list(by_name), options, landing, callback)
+        stream = TensorStream(self._reader, list(by_name), options, landing, callback, _parts(pairs))
         for name, tensor in stream:
             pair = by_name[name]
             if pair.place.is_copy:
                 handed.update(dict.fromkeys(pair.tied, tensor))
             else:
-                self._framework.copy_into(pair.place.value, tensor)
+                place = pair.place
+                self._framework.copy_into(place.value if place.local is None else place.local, tensor)
         self._count(stream.stats)
         return handed
 
     def _count(self, counters: dict[str, Any]) -> None:
-        """Adds numbers and names all devices; other words are those of the part with the most bytes that has them."""
-        old = self.counters
-        if not old:
-            self.counters = counters
-            return
-        smaller, larger = sorted((counters, old), key=lambda part: int(part["bytes"]))
-        devices = dict.fromkeys(name for part in (old, counters) for name in part["device"].split(", ") if name)
-        self.counters = {
-            **larger,
-            **{name: old[name] + counters[name] for name in _ADDED},
-            **{name: larger[name] or smaller[name] for name in ("pinning", "gds")},
-            "device": ", ".join(devices),
-        }
+        self.counters = add_counters(self.counters, counters)
 
 
-_ADDED = (
-    "bytes",
-    "seconds",
-    "tensors",
-    "tensors_moved",
-    "bytes_direct",
-    "bytes_buffered",
-    "bytes_mapped",
-    "bytes_copied",
-    "bytes_gds",
-    "bytes_on_drive",
-    "requests",
-    "resumed",
-)
+def _parts(pairs: list[Pair]) -> dict[str, Part]:
+    """What of tensors that ranks share is this rank's."""
+    return {pair.info[0]: pair.place.part for pair in pairs if pair.place.part}
+
+
+def _stored_bytes(pair: Pair) -> int:
+    return part_nbytes(pair.info, pair.place.part)
 
 
 def _lands_in_place(pair: Pair) -> bool:

@@ -154,3 +154,13 @@ def mark_changed(value: Any) -> None:
 def copy_into(old: Any, loaded: Any) -> None:
     """Copies where the memory could not be read into."""
     old[...] = loaded
+
+
+def rng_state() -> tuple[Any, ...]:
+    """The state of the generator behind `numpy.random`'s functions."""
+    return tuple(np.random.get_state(legacy=True))
+
+
+def set_rng_state(state: tuple[Any, ...]) -> None:
+    """The same, backwards."""
+    np.random.set_state(tuple(state))

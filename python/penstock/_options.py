@@ -19,6 +19,9 @@ from .errors import ArgumentError
 # Formats whose files hold any object, and not only tensors by name.
 TORCH_FORMATS = ("torch", "torch-legacy")
 
+# What a caller may insist that files are verified against.
+VERIFY_WORDS = ("if-any", "seal", "stored", "sha256")
+
 
 class IoTuning(TypedDict, total=False):
     """How bytes are moved. What is left out is chosen by file, destination and machine.
@@ -132,7 +135,19 @@ def open_reader(paths: Paths) -> _core.Reader:
 
 def load_options(*, dtype: Any = None, **arguments: Any) -> _core.LoadOptions:
     """What a load takes: LoadTuning, dtype, verify, cache, max_buffer. The engine checks it and knows the defaults."""
+    if "verify" in arguments:
+        arguments["verify"] = verify_word(arguments["verify"])
     return _core.LoadOptions(dtype=_dtype_name(dtype), **arguments)
+
+
+def verify_word(verify: bool | str) -> str:
+    """The engine's word for a `verify` argument: False, True, or what to insist on."""
+    if isinstance(verify, str):
+        if verify not in VERIFY_WORDS:
+            words = ", ".join(f'"{word}"' for word in VERIFY_WORDS)
+            raise ArgumentError(f"verify must be True, False or one of {words}, not {verify!r}")
+        return verify
+    return "any" if verify else "off"
 
 
 def save_options(

@@ -17,12 +17,13 @@ def save_parallel(
     timeout: float = DEFAULT_TIMEOUT,
     **arguments: Unpack[SaveArguments],
 ) -> Stats:
-    """Saves what every rank of the default process group holds, as one ordinary file, in parallel.
+    """Saves what every rank of the default process group holds, as one ordinary file or shards, in parallel.
 
     Every rank calls it with the same state (as data-parallel replicas have it) and the same arguments, which are those
     of `save`. Rank 0 lays the file out, reserves its space and, once all have written and synced their shares, gives it
-    its name. If any rank fails, dies or takes longer than `timeout` seconds to answer, every rank raises and the old
-    file stays. Where ranks name different files, each file is written by the first rank that names it, alone.
+    its name; with `max_shard_size` the shards and their index appear as one. If any rank fails, dies or takes longer
+    than `timeout` seconds to answer, every rank raises and the old file stays. Where ranks name different files, each
+    file is written by the first rank that names it, alone.
 
     partition: who writes: every "replica", or one rank of each "machine" (LOCAL_RANK 0), or two of it, one for each
         "socket" (the first of each half of its ranks).

@@ -50,7 +50,7 @@ def save(
     stats: StatsDict | None = None,
     **tuning: Unpack[FormatArguments],
 ) -> Stats:
-    """Saves tensors as one file, or shards: a crash leaves the old file or the whole new one, never a part.
+    """Saves tensors as one file, or shards: a crash leaves the old checkpoint or the whole new one, never a part.
 
     tensors: a mapping of name to tensor, or a torch module. Tensors are torch's, NumPy's, or anything with DLPack; they
         need not be contiguous, and may be on devices, several too: what is queued there comes first. For a torch file,
@@ -60,11 +60,12 @@ def save(
     dtype: convert floating tensors to it while they are written.
     metadata: strings to strings.
     max_shard_size: split into files of at most this many bytes, with an index beside them: a number, "5GB" (5 *
-        1000**3), or "5GiB" or "5G" (5 * 1024**3).
+        1000**3), or "5GiB" or "5G" (5 * 1024**3). They appear as one, under names of their own where a set of that name
+        is there: docs/formats/sets.md. What had the name before is removed, the shards that its index lists too.
     checksums: store a CRC-32C of every tensor, which `verify` and ``load(verify=True)`` check.
     shared: what to do with tensors whose memory overlaps: "refuse", "deduplicate" (store equal ones once and note the
         other names in the metadata) or "duplicate".
-    durable: wait until the drive has it all. Without, a power cut may lose the file, but never shows half of it.
+    durable: wait until the drive has it all. Without, a power cut may lose the file, and what it replaced.
     method: "direct" or "buffered"; by default what is quickest here.
     progress, stats: as in `load`; the statistics are returned too.
     tuning: backend, block_size, queue_depth, threads, gds, landing; see docs/tuning.md. For FlashPack also align_bytes,

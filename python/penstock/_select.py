@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from fnmatch import fnmatchcase
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Union
 
 from ._nearest import has_wildcards, suggest
@@ -14,23 +15,64 @@ if TYPE_CHECKING:
     from ._frameworks import Info
 
 
+class _Infos:
+    """What a checkpoint says of its tensors, by their numbers: looked up when the first of them is asked about."""
+
+    def __init__(self, reader: _core.Reader) -> None:
+        self._reader = reader
+
+    @cached_property
+    def all(self) -> list[Info]:
+        return self._reader.infos()
+
+
 class TensorInfo(str):
     """A tensor's name that also knows what the file says of it. It is what a `select=` callable is given."""
 
-    __slots__ = ("dtype", "file", "nbytes", "offset", "shape")
-    dtype: str
-    shape: tuple[int, ...]
-    file: int
-    offset: int
-    nbytes: int
+    __slots__ = ("_infos", "_number")
+    _infos: _Infos | list[Info]
+    _number: int
 
     def __new__(cls, info: Info) -> TensorInfo:
-        self = super().__new__(cls, info[0])
-        _, self.dtype, self.shape, self.file, self.offset, self.nbytes = info
+        return cls._of(info[0], [info], 0)
+
+    @classmethod
+    def _of(cls, name: str, infos: _Infos | list[Info], number: int) -> TensorInfo:
+        self = super().__new__(cls, name)
+        self._infos, self._number = infos, number
         return self
 
     def __reduce__(self) -> tuple[type[TensorInfo], tuple[Info]]:
-        return TensorInfo, ((self.name, self.dtype, self.shape, self.file, self.offset, self.nbytes),)
+        return TensorInfo, (self._info,)
+
+    @property
+    def _info(self) -> Info:
+        return (self._infos.all if isinstance(self._infos, _Infos) else self._infos)[self._number]
+
+    @property
+    def dtype(self) -> str:
+        """The element type, as the file names it."""
+        return self._info[1]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape."""
+        return self._info[2]
+
+    @property
+    def file(self) -> int:
+        """Which of the files it is in."""
+        return self._info[3]
+
+    @property
+    def offset(self) -> int:
+        """Where it begins in its file."""
+        return self._info[4]
+
+    @property
+    def nbytes(self) -> int:
+        """Its bytes there."""
+        return self._info[5]
 
     @property
     def name(self) -> str:
@@ -46,7 +88,9 @@ def resolve(select: Select, reader: _core.Reader) -> list[str] | None:
     if select is None:
         return None
     if callable(select):
-        return [info[0] for info in reader.infos() if select(TensorInfo(info))]
+        # One after the other, and only names: a file may have a hundred thousand.
+        infos = _Infos(reader)
+        return [name for number, name in enumerate(reader.names()) if select(TensorInfo._of(name, infos, number))]
     entries = [select] if isinstance(select, str) else list(select)
     names = dict.fromkeys(reader.names())
     wanted: dict[str, None] = {}

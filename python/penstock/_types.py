@@ -21,7 +21,7 @@ else:
             return item
 
 
-__all__ = ["DType", "Device", "Module", "State", "StatsDict", "Tensor", "Unpack"]
+__all__ = ["DType", "Device", "Module", "RngState", "State", "StatsDict", "Tensor", "Unpack"]
 
 # torch.Tensor, an array of NumPy, or a PackedTensor; in a save also a LazyTensor and whatever has DLPack.
 Tensor: TypeAlias = Any
@@ -40,3 +40,6 @@ DType: TypeAlias = Any
 
 # A dict, such as `Stats()`, to be filled with what was done.
 StatsDict: TypeAlias = dict[str, Any]
+
+# What `rng_state` gives: the states of random number generators by the names of their libraries.
+RngState: TypeAlias = dict[str, Any]

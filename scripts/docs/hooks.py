@@ -30,7 +30,8 @@ ADOPTED = {
     "bench/README.md": "measuring.md",
 }
 # What most readers look for comes first; the other headers follow by name.
-FIRST_HEADERS = ("reader.h", "writer.h", "options.h", "tensor.h", "dtype.h", "memory.h", "convert.h", "torch.h")
+FIRST = ("reader", "writer", "options", "tensor", "dtype", "memory", "convert", "seal", "torch")
+FIRST_HEADERS = tuple(f"{name}.h" for name in FIRST)
 FENCE = re.compile(r"^(```.*?^```\s*$)", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"(!?)\[((?:[^\]\[]|\[[^\]]*\])*)\]\(([^)\s]+)\)")
 PICTURE = re.compile(r'((?:src|srcset)=")([^"]+)(")')

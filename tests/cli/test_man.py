@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from cli_command import Run
 
-COMMANDS = ["ls", "convert", "verify", "bench", "doctor", "completion", "man"]
+COMMANDS = ["ls", "convert", "seal", "verify", "bench", "doctor", "completion", "man"]
 CMAKE = Path(__file__).parents[2] / "cli" / "CMakeLists.txt"
 
 

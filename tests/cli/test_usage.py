@@ -7,7 +7,7 @@ import cli_files as files
 import pytest
 from cli_command import Run, output_on_terminal
 
-COMMANDS = ["ls", "convert", "verify", "bench", "doctor"]
+COMMANDS = ["ls", "convert", "seal", "verify", "bench", "doctor"]
 
 
 def test_version(run: Run) -> None:

@@ -95,3 +95,45 @@ def test_every_path_is_verified(run: Run, tmp_path: Path) -> None:
     result = run("verify", "a.safetensors", "b.safetensors", "c.safetensors", "--json")
     assert result.returncode == 1
     assert [json.loads(line)["ok"] for line in result.stdout.splitlines()] == [True, False, True]
+
+
+def test_seals_are_written_and_checked(run: Run, tmp_path: Path) -> None:
+    files.write_file(tmp_path / "m.safetensors")
+    result = run("seal", "m.safetensors", "--sha256", "--block-size", "512")
+    assert result.returncode == 0
+    assert result.stdout.startswith("ok m.safetensors.seal.json  ")
+    report = json.loads(run("seal", "m.safetensors", "--sha256", "--json").stdout)
+    assert report["files"][0]["seal"] == "m.safetensors.seal.json"
+    assert len(report["files"][0]["sha256"]) == 64
+    for against in ("seal", "sha256"):
+        assert json.loads(run("verify", "m.safetensors", "--json", "--against", against).stdout)["against"] == against
+    result = run("verify", "m.safetensors")
+    assert re.search(r"checksums +ok +every byte, against the seal\n", result.stdout)
+    corrupt_last_byte(tmp_path / "m.safetensors")
+    result = run("verify", "m.safetensors")
+    assert result.returncode == 1
+    assert re.search(r"checksums +bad +damaged, against the seal\n", result.stdout)
+    assert '(tensor "step") are corrupt' in " ".join(result.stdout.split())
+    result = run("convert", "m.safetensors", "copy.pt")
+    assert result.returncode == 1
+    assert "are corrupt" in result.stderr
+    assert run("convert", "m.safetensors", "copy.pt", "--no-verify").returncode == 0
+
+
+def test_a_header_that_is_damaged_is_named_by_its_seal(run: Run, tmp_path: Path) -> None:
+    path = files.write_file(tmp_path / "m.safetensors")
+    assert run("seal", "m.safetensors").returncode == 0
+    raw = bytearray(path.read_bytes())
+    raw[8] ^= 1
+    path.write_bytes(raw)
+    result = run("verify", "m.safetensors")
+    assert result.returncode == 1
+    assert re.search(r"m.safetensors: bytes 0 to \d+ \(outside of any tensor\) are corrupt: ", result.stderr)
+
+
+def test_insisting_on_what_is_not_there_fails(run: Run, tmp_path: Path) -> None:
+    files.write_file(tmp_path / "m.safetensors")
+    result = run("verify", "m.safetensors", "--against", "seal")
+    assert result.returncode == 1
+    assert "has no seal to be verified against; `penstock seal` makes a seal" in result.stderr
+    assert run("verify", "m.safetensors", "--against", "md5").returncode == 2

@@ -9,6 +9,8 @@ import penstock
 import pytest
 import torch
 from device_states import SUFFIXES, bytes_here, make_state, save_state, to_device
+from penstock.fastsafetensors import ParallelSaver
+from penstock.fastsafetensors.saver import tensor_fill
 from sim_device import Simulator
 
 formats = pytest.mark.parametrize("suffix", SUFFIXES)
@@ -247,3 +249,17 @@ def test_a_round_trip_by_way_of_two_devices(sim: Simulator, tmp_path: Path) -> N
     with sim.watched():
         penstock.save(penstock.load(path, "sim:1"), tmp_path / "again.safetensors")
     assert (tmp_path / "again.safetensors").read_bytes() == path.read_bytes()
+
+
+@pytest.mark.parametrize("fill", [None, lambda work: tensor_fill()(work)], ids=["engine", "maps"])
+def test_a_set_of_fastsafetensors_is_the_same(sim: Simulator, tmp_path: Path, fill: Any) -> None:
+    state = make_state()
+    there = to_device(state)
+    with sim.watched(pageable=0 if fill is None else len(state)) as counters:  # a fill copies as torch does
+        paths = ParallelSaver(num_shards=3, fill=fill).save(there, str(tmp_path / "model"))
+    assert counters.bytes_to_host >= sum(tensor.nbytes for tensor in state.values())
+    found = penstock.load(paths)
+    assert set(found) == set(state)
+    for name, tensor in state.items():
+        assert (found[name].dtype, found[name].shape) == (tensor.dtype, tensor.shape)
+        assert bytes_here(found[name]) == bytes_here(tensor), name

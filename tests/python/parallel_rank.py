@@ -55,6 +55,21 @@ def save_with_checksums(rank: int, world: int, directory: Path) -> None:
     save_parallel(make_state(), path, checksums=True, shared="duplicate", timeout=TIMEOUT_SECONDS)
 
 
+def save_shards(rank: int, world: int, directory: Path) -> None:
+    """Twice: the second set, of other shards, takes the place of the first."""
+    for limit in ("1MiB", "3MiB"):
+        path = directory / "shards" / "m.safetensors"
+        save_parallel(
+            make_state(), path, max_shard_size=limit, checksums=True, shared="duplicate", timeout=TIMEOUT_SECONDS
+        )
+
+
+def fails_with_shards(rank: int, world: int, directory: Path) -> None:
+    state = make_state() | ({"odd": object()} if rank == world - 1 else {})
+    path = directory / "shards" / "m.safetensors"
+    save_parallel(state, path, max_shard_size="1MiB", shared="duplicate", timeout=TIMEOUT_SECONDS)
+
+
 def save_by_machine(rank: int, world: int, directory: Path) -> None:
     os.environ.update(LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE=str(world))
     for partition in ("machine", "socket"):
@@ -115,6 +130,8 @@ SCENARIOS: dict[str, Callable[[int, int, Path], None]] = {
     for scenario in (
         save_all,
         save_with_checksums,
+        save_shards,
+        fails_with_shards,
         save_by_machine,
         save_from_devices,
         other_tensors,

@@ -15,6 +15,7 @@ LAST_LINES = {
     "save_async.py": "['step-010.safetensors', 'step-020.safetensors', 'step-030.safetensors']",
     "slicing.py": "rows: (1024, 1024) columns: (1024, 1024) a column: (2048,)",
     "stream.py": "layers.9.weight ",
+    "train.py": "checkpoints: [50, 60]",
 }
 
 

@@ -116,7 +116,7 @@ def test_frameworks_can_be_chosen(path: Path) -> None:
     assert isinstance(penstock.load(path, framework="pt")["x"], torch.Tensor)
     assert isinstance(penstock.load(path, framework="np")["x"], np.ndarray)
     with pytest.raises(penstock.ArgumentError, match="framework must be"):
-        penstock.load(path, framework="jax")
+        penstock.load(path, framework="caffe")
 
 
 def test_a_device_moves_the_tensors(path: Path, tensors: dict[str, torch.Tensor]) -> None:

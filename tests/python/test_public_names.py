@@ -14,7 +14,7 @@ import penstock
 import pytest
 from test_import import BLOCK
 
-SUBMODULES = ["fastpersist", "flashpack", "measure", "safetensors"]
+SUBMODULES = ["dcp", "fastpersist", "flashpack", "measure", "safetensors"]
 FUNCTIONS = [name for name in penstock.__all__ if isinstance(getattr(penstock, name), FunctionType)]
 
 

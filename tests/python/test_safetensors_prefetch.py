@@ -79,7 +79,7 @@ def test_rows_of_packed_elements_are_whole_bytes(path: Path) -> None:
     rows = safe_open(path, "pt").prefetch({"x": slice(1, 3)}).take("x")
     assert rows.view(torch.uint8).flatten().tolist() == list(range(4, 12))
     helpers.write_raw(path, helpers.one_tensor("F4", [4, 3], 6), bytes(6))
-    with pytest.raises(penstock.UnsupportedError, match='"x": rows of F4 must start and end on whole bytes'):
+    with pytest.raises(penstock.UnsupportedError, match='"x": a slice of F4 must start and end on whole bytes'):
         safe_open(path, "pt").prefetch({"x": slice(1, 3)})
 
 

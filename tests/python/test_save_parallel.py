@@ -26,6 +26,7 @@ class Launch:
         self.directory = directory
         self.world = world
         penstock.save(OLD, directory / "old.safetensors")
+        (directory / "shards").mkdir()
         environment = {**os.environ, **helpers.rendezvous()}
         command = [sys.executable, parallel_rank.__file__]
         ranks = [
@@ -81,6 +82,24 @@ def test_checksums_of_shares_are_those_of_the_tensors(launch: Launch) -> None:
     report = penstock.verify(launch.directory / "checked.safetensors")
     assert report.ok
     assert report.had_checksums
+
+
+def test_ranks_write_the_shards_that_one_process_would_in_place_of_an_older_set(launch: Launch, tmp_path: Path) -> None:
+    assert launch.said("save_shards") == [""] * launch.world
+    assert all("rank" in (said or "") or "odd" in (said or "") for said in launch.said("fails_with_shards"))
+    for limit in ("1MiB", "3MiB"):
+        penstock.save(
+            parallel_rank.make_state(),
+            tmp_path / "m.safetensors",
+            max_shard_size=limit,
+            checksums=True,
+            shared="duplicate",
+        )
+    saved = launch.directory / "shards"
+    assert sorted(os.listdir(saved)) == sorted(os.listdir(tmp_path))
+    assert len(os.listdir(saved)) > 2
+    assert all((saved / name).read_bytes() == (tmp_path / name).read_bytes() for name in os.listdir(saved))
+    assert penstock.verify(saved / "m.safetensors.index.json").had_checksums
 
 
 @pytest.mark.parametrize("partition", ["machine", "socket"])

@@ -1,6 +1,9 @@
 """The Python package has layers too: here is which of its modules may import which, read from their import statements.
 
-flashpack, fastpersist, safetensors    the APIs that people know from elsewhere
+_accelerate                            other libraries, on the APIs below
+             |
+integrations                           callbacks for libraries that train
+dcp, fast*, flashpack, safetensors     the APIs that people know from elsewhere
              |
           _torch                       all that is known of torch
              |
@@ -18,15 +21,16 @@ from typing import NamedTuple
 import pytest
 
 PACKAGE = Path(__file__).resolve().parents[2] / "python" / "penstock"
-APIS = ("fastpersist", "flashpack", "safetensors")
+APIS = ("dcp", "fastpersist", "fastsafetensors", "flashpack", "integrations", "safetensors")
 # Layer -> the layers that it may import from. "" is the package itself.
 BELOW: dict[str, set[str]] = {
     "": {"", "_torch"},
     "_torch": {"", "_torch"},
     **{api: {"", "_torch", api} for api in APIS},
+    "_accelerate": {"", "_torch", "_accelerate", "fastpersist", "safetensors"},
 }
 # Who may import torch. penstock.safetensors.torch gets it through the others.
-KNOWS_TORCH = {"_torch", "fastpersist", "flashpack"}
+KNOWS_TORCH = {"_torch", "dcp", "fastpersist", "fastsafetensors", "flashpack", "integrations"}
 
 
 class Import(NamedTuple):

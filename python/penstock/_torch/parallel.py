@@ -1,4 +1,4 @@
-"""Saves by several ranks: one ordinary file, each rank writing its share of the bytes."""
+"""Saves by several ranks: one ordinary file, or shards, each rank writing its share of the bytes."""
 
 from __future__ import annotations
 

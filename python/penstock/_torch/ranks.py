@@ -8,12 +8,15 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from types import TracebackType
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import torch
 import torch.distributed as dist
 
 from ..errors import DistributedError, Error
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 T = TypeVar("T")
 
@@ -63,7 +66,7 @@ class Ranks:
         self.uses_nccl = device.type == "cuda" and "nccl" in str(dist.get_backend_config())
         self._data = dist.group.WORLD if self.uses_nccl else self._control
 
-    def __enter__(self) -> Ranks:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -162,7 +165,7 @@ class Ranks:
                 raise
             self.is_broken = True
             raise DistributedError(
-                f"{self._title}: a rank is gone, or did not answer within {self._timeout:g} s ({_gist(problem)})"
+                f"{self._title}: a rank is gone, or did not answer within {self._timeout:g} s ({gist(problem)})"
             ) from problem
 
 
@@ -172,6 +175,6 @@ def _describe(error: BaseException | None) -> str:
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 
-def _gist(problem: RuntimeError) -> str:
+def gist(problem: RuntimeError) -> str:
     """The first sentence, without the place in torch's sources."""
     return re.sub(r"^\[[^\]]*\] *", "", str(problem).strip()).split("\n")[0].split(". ")[0]

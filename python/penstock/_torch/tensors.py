@@ -14,6 +14,7 @@ from .. import _core
 from .._dtypes import BITS, TORCH_NAMES
 from .._frameworks import PackedTensor, Place, Source
 from ..errors import ArgumentError, IoError, UnsupportedError
+from .dtensors import device_for, is_distributed, joined, local_part, local_tensor
 
 if TYPE_CHECKING:
     from .._frameworks import Info, Row
@@ -111,14 +112,29 @@ def _narrow(
     device: torch.device | str,
 ) -> Any:
     """F4 as torch packs it, two elements in one of its own; other sub-byte types as bytes."""
-    pairs = dtype is not None and len(shape) > 0 and shape[-1] % 2 == 0
-    element = dtype if pairs and dtype is not None else torch.uint8
-    packed = (*shape[:-1], shape[-1] // 2) if pairs else (nbytes,)
+    element, packed = _packing(dtype, shape, nbytes)
     if memory is None:
         data = torch.empty(packed, dtype=element, device=device)
     else:
         data = elements(memory, element, packed, offset, nbytes)
-    return data if pairs else PackedTensor(dtype_name, shape, data)
+    return data if element is dtype else PackedTensor(dtype_name, shape, data)
+
+
+def _packing(dtype: torch.dtype | None, shape: tuple[int, ...], nbytes: int) -> tuple[torch.dtype, tuple[int, ...]]:
+    """The elements that a tensor of a sub-byte type has in torch, and their shape."""
+    if dtype is not None and len(shape) > 0 and shape[-1] % 2 == 0:
+        return dtype, (*shape[:-1], shape[-1] // 2)
+    return torch.uint8, (nbytes,)
+
+
+def from_bytes(data: torch.Tensor, dtype_name: str, shape: tuple[int, ...]) -> Any:
+    """What a load would give, over the storage of a tensor of bytes that is all of it."""
+    dtype = DTYPES.get(dtype_name)
+    if dtype is not None and BITS[dtype_name] >= 8:
+        return over(data.untyped_storage(), dtype, shape)
+    element, packed = _packing(dtype, shape, data.numel())
+    made = over(data.untyped_storage(), element, packed)
+    return made if element is dtype else PackedTensor(dtype_name, shape, made)
 
 
 def pick(tensor: Any, basic: Basic) -> Any:
@@ -304,6 +320,8 @@ def place(name: str, value: Any) -> Place | None:
     """A tensor that can be loaded into; None when the value is none."""
     if not isinstance(value, torch.Tensor):
         return None
+    if is_distributed(value):
+        return _distributed_place(name, value)
     if torch.nn.parameter.is_lazy(value) or value.is_nested:
         raise UnsupportedError(f"{name} has no shape yet: run the module once before it is loaded")
     dtype = NAMES.get(value.dtype)
@@ -325,6 +343,17 @@ def place(name: str, value: Any) -> Place | None:
     return Place(value, dtype, shape, nbytes, identity, address, _obstacle(value), value.is_meta, where)
 
 
+def _distributed_place(name: str, value: Any) -> Place:
+    """A tensor that ranks share: what this one has of it is loaded."""
+    local = local_tensor(value)
+    own = place(name, local)
+    if own is None or own.dtype == "F4":
+        raise UnsupportedError(f"{name}: a DTensor of {value.dtype} can't be loaded into")
+    if own.on_meta:
+        own = own._replace(device=device_for(value), identity=id(value))
+    return own._replace(value=value, shape=tuple(value.shape), part=local_part(name, value), local=local)
+
+
 def _obstacle(value: torch.Tensor) -> str | None:
     """Why a tensor can't be written to."""
     if value.is_meta:
@@ -342,6 +371,9 @@ def replacement(old: torch.Tensor, loaded: Any) -> Any:
     """The loaded tensor in the role of the old one: its device, and a parameter where that was one."""
     if not isinstance(loaded, torch.Tensor):
         return loaded
+    if is_distributed(old):
+        loaded = joined(old, loaded)
+        return torch.nn.Parameter(loaded, old.requires_grad) if isinstance(old, torch.nn.Parameter) else loaded
     if old.device.type not in ("cpu", "meta"):
         loaded = loaded.to(old.device)
     if isinstance(old, torch.nn.Parameter):
@@ -351,7 +383,7 @@ def replacement(old: torch.Tensor, loaded: Any) -> Any:
 
 def mark_changed(value: torch.Tensor) -> None:
     """Tells autograd that the memory was written to, as an in-place operation would."""
-    torch.autograd.graph.increment_version(value)
+    torch.autograd.graph.increment_version(local_tensor(value) if is_distributed(value) else value)
 
 
 def copy_into(old: torch.Tensor, loaded: torch.Tensor) -> None:

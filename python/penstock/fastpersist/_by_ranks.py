@@ -7,10 +7,7 @@ and used by the saving thread alone: training goes on with the default group and
 from __future__ import annotations
 
 import os
-import threading
-import time
-import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -19,10 +16,11 @@ import torch.distributed as dist
 
 from .._job import SaveJob, jobs_under_way
 from .._options import path_text
+from .._thread_job import ThreadJob, describe
 from .._torch.parallel import Part
 from .._torch.pickles import Pickled, pickle_object
 from .._torch.ranks import Ranks, control_group
-from ..errors import ArgumentError, BusyError, CancelledError, DistributedError, Error
+from ..errors import BusyError, DistributedError, Error
 from ._snapshot import Staging
 
 if TYPE_CHECKING:
@@ -71,7 +69,7 @@ class SaverOfRanks:
 
         def take() -> Pickled:
             if copy is None:
-                raise Error(_describe(absolute, problem))
+                raise Error(describe(absolute, problem))
             return copy
 
         def run(callback: Callback) -> dict[str, Any]:
@@ -111,70 +109,3 @@ class SaverOfRanks:
             return self._staging.copy(pickle_object(state, legacy=legacy)), None
         except BaseException as problem:
             return None, problem
-
-
-class ThreadJob:
-    """A save in a thread, with the face of the engine's own job.
-
-    unstaged: why the snapshot could not be made. run: saves, given a callback that stops it by raising.
-    """
-
-    def __init__(self, path: str, unstaged: BaseException | None, run: Callable[[Callback], dict[str, Any]]) -> None:
-        self._path = path
-        self._unstaged = unstaged
-        self._process = os.getpid()
-        self._started = time.monotonic()
-        self._over = threading.Event()
-        self._cancelled = False
-        self._moved = (0, 0)
-        self._result: dict[str, Any] = {}
-        self._problem: Error | None = None
-        self._thread = threading.Thread(target=self._run, args=(run,), daemon=True)
-        self._thread.start()
-
-    def staged(self, timeout: float | None) -> bool:
-        if self._unstaged is not None:
-            raise self._unstaged
-        return True
-
-    def wait(self, timeout: float | None) -> dict[str, Any] | None:
-        if os.getpid() != self._process:
-            raise ArgumentError("the save belongs to the process that this one was forked from")
-        if not self._over.wait(timeout):
-            return None
-        self._thread.join()  # to its very end: what it holds of torch must not outlive the interpreter
-        if self._problem is not None:
-            raise self._problem
-        return self._result
-
-    def cancel(self) -> None:
-        """Takes effect when this rank next writes; the others fail then too."""
-        self._cancelled = True
-
-    @property
-    def done(self) -> bool:
-        return self._over.is_set()
-
-    @property
-    def progress(self) -> tuple[int, int, float]:
-        return (*self._moved, time.monotonic() - self._started)
-
-    def _run(self, run: Callable[[Callback], dict[str, Any]]) -> None:
-        try:
-            self._result = run(self._tick)
-        except BaseException as problem:
-            # The frames hold the file that was begun, which goes away with them.
-            traceback.clear_frames(problem.__traceback__)
-            known = problem if isinstance(problem, Error) else Error(_describe(self._path, problem))
-            self._problem = known.with_traceback(None)
-        finally:
-            self._over.set()
-
-    def _tick(self, done: int, total: int) -> None:
-        self._moved = (done, total)
-        if self._cancelled:
-            raise CancelledError(f"{self._path}: the save was cancelled")
-
-
-def _describe(path: str, problem: BaseException | None) -> str:
-    return f"{path}: {type(problem).__name__}: {problem}".removesuffix(": ")

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from .._frameworks import Info, Landing
+    from .._parts import Part
     from .._reader import Reader
 
 Plan = Mapping[str, "slice | None"]
@@ -55,8 +56,8 @@ class PrefetchLoader:
         self._options = reader.options(
             cache=_cache(reader), max_buffer=_MAX_BUFFER, threads=min(threads, os.cpu_count() or 1)
         )
-        rows = {wanted.name: wanted.rows for wanted in plan if wanted.rows is not None}
-        self._stream = self._core.stream(list(self._plan), self._options, rows, landing.allocator)
+        parts: dict[str, Part] = {wanted.name: [[(*wanted.rows, 1)]] for wanted in plan if wanted.rows is not None}
+        self._stream = self._core.stream(list(self._plan), self._options, parts, landing.allocator)
         self._stream.start()
 
     def names(self) -> list[str]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from .._load import load as _load
@@ -52,7 +53,16 @@ def save_file(
     tensors: Mapping[str, Tensor], filename: str | os.PathLike[str], metadata: dict[str, str] | None = None
 ) -> None:
     """Saves tensors to a file. Tensors that share memory, or are not contiguous, are refused."""
-    _write(_contiguous(checked_tensors(tensors, metadata)), filename, metadata)
+    with writing(tensors, metadata) as checked:
+        _save(checked, one_path(filename), format="safetensors", metadata=metadata)
+
+
+@contextmanager
+def writing(tensors: Any, metadata: Any) -> Iterator[Mapping[str, Any]]:
+    """The tensors that `save_file` writes, with its errors for what it refuses, here and in the body."""
+    checked = _contiguous(checked_tensors(tensors, metadata))
+    with as_reference():
+        yield checked
 
 
 def save(tensors: Mapping[str, Tensor], metadata: dict[str, str] | None = None) -> bytes:
