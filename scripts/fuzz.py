@@ -74,7 +74,10 @@ def main() -> int:
     # A target runs on one processor.
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
         results = list(pool.map(lambda name: run_target(name, arguments.seconds), names))
-    return 0 if all(results) else 1
+    failed = [name for name, passed in zip(names, results, strict=True) if not passed]
+    if failed:
+        print(f"[fuzz] FAILED: {', '.join(failed)}", flush=True)
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":
