@@ -2,41 +2,15 @@
 
 #include <fmt/format.h>
 
-#include <array>
 #include <cmath>
 
 namespace penstock::cli {
-namespace {
-
-constexpr std::array<std::string_view, 7> kBinaryUnits = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
-
-struct Scaled {
-  double value;
-  std::string_view unit;
-};
-
-Scaled scale(std::uint64_t nbytes) {
-  auto value = static_cast<double>(nbytes);
-  std::size_t unit = 0;
-  // 1023.95 would be shown as "1024.0": it belongs to the next unit.
-  while (value >= 1023.95 && unit + 1 < kBinaryUnits.size()) {
-    value /= 1024;
-    ++unit;
-  }
-  return {value, kBinaryUnits[unit]};
-}
-
-}  // namespace
-
-std::string format_size(std::uint64_t nbytes) {
-  const Scaled scaled = scale(nbytes);
-  return scaled.unit == "B" ? fmt::format("{} B", nbytes) : fmt::format("{:.1f} {}", scaled.value, scaled.unit);
-}
 
 std::string format_round_size(std::uint64_t nbytes) {
-  const Scaled scaled = scale(nbytes);
-  if (scaled.value != std::floor(scaled.value)) return format_size(nbytes);
-  return fmt::format("{:.0f} {}", scaled.value, scaled.unit);
+  std::string text = format_size(nbytes);
+  const auto decimal = text.find(".0 ");
+  if (decimal != std::string::npos && parse_size(text) == nbytes) text.erase(decimal, 2);
+  return text;
 }
 
 double gib_per_second(std::uint64_t nbytes, double seconds) {

@@ -1,9 +1,11 @@
-// Sizes, rates, counts and durations as people read them. What they type is parse_size()'s, in penstock/size.h.
+// Sizes, rates, counts and durations as people read them. Sizes of penstock/size.h are among them.
 #pragma once
 
 #include <cstdint>
 #include <string>
 #include <string_view>
+
+#include "penstock/size.h"
 
 namespace penstock::cli {
 
@@ -11,8 +13,7 @@ inline constexpr std::uint64_t kKiB = 1024;
 inline constexpr std::uint64_t kMiB = 1024 * kKiB;
 inline constexpr std::uint64_t kGiB = 1024 * kMiB;
 
-// "512 B", "16.0 KiB", "2.5 GiB": powers of 1024, one decimal.
-std::string format_size(std::uint64_t nbytes);
+using penstock::format_size;
 
 // A size that a block or a file was set to: "4 MiB", "512 KiB", "1.5 GiB"; no decimal where none is needed.
 std::string format_round_size(std::uint64_t nbytes);

@@ -33,6 +33,7 @@ void visit_fields(Options& options, Visitor&& visit) {
   visit("block_size", options.block_size);
   visit("queue_depth", options.queue_depth);
   visit("threads", options.threads);
+  visit("memory_budget", options.memory_budget);
 }
 
 template <MaybeConst<LoadOptions> Options, typename Visitor>

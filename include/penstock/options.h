@@ -35,12 +35,17 @@ enum class Backend { kAuto, kUring, kThreads };
 
 // How bytes are moved. 0 and kAuto mean: choose by file, destination and machine. Where a field is left at that, the
 // environment is asked first: PENSTOCK_BACKEND (uring, threads), PENSTOCK_BLOCK_SIZE (as parse_size takes it),
-// PENSTOCK_QUEUE_DEPTH, PENSTOCK_THREADS. `penstock bench --settings` tries others on a drive.
+// PENSTOCK_QUEUE_DEPTH, PENSTOCK_THREADS, PENSTOCK_MEMORY_BUDGET. `penstock bench --settings` tries others on a drive.
 struct IoOptions {
   Backend backend = Backend::kAuto;
   std::size_t block_size = 0;  // bytes per request
   unsigned queue_depth = 0;    // requests in flight, over all threads
   unsigned threads = 0;        // threads that copy
+  // Bytes of the host's memory that a load or save may take: tensors that a load makes, what a stream reads ahead,
+  // snapshots, the blocks that bytes pass through. 0: what the machine and the cgroups of the process have left when it
+  // begins. Blocks and read-ahead shrink to fit, a snapshot that doesn't fit isn't taken; a load that doesn't fit is an
+  // Error(kMemory) before anything is read. Mapped tensors take none.
+  std::uint64_t memory_budget = 0;
 };
 
 // Which bytes come from where.
@@ -110,7 +115,7 @@ struct LoadOptions {
   // load_into() memory of devices: what is queued here comes first.
   std::vector<DeviceStream> streams;
   DirectStorage gds = DirectStorage::kAuto;
-  // stream(): how far loading may run ahead of its consumer, in bytes.
+  // stream(): how far loading may run ahead of its consumer, in bytes; IoOptions::memory_budget may make it less.
   std::uint64_t max_buffer = std::uint64_t{256} << 20;
 
   ProgressFunction progress;

@@ -1,8 +1,9 @@
-// Sizes as people type them.
+// Sizes as people type and read them.
 #pragma once
 
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <string_view>
 
 #include "penstock/export.h"
@@ -16,5 +17,8 @@ namespace PENSTOCK_EXPORT penstock {
 //   B, or nothing                           bytes; only a whole number of them
 // Nothing when the text is not a size, or one of 2^63 bytes and more.
 std::optional<std::uint64_t> parse_size(std::string_view text) noexcept;
+
+// "512 B", "16.0 KiB", "2.5 GiB": powers of 1024, one decimal.
+std::string format_size(std::uint64_t nbytes);
 
 }  // namespace penstock

@@ -79,7 +79,7 @@ def load(
         an `Opaque` in its place. A load by paths (`select`, `rename`, `dtype`, NumPy) leaves them out.
     progress: True for a bar, or a callable that is given (bytes_done, bytes_total) and may return False to stop.
     stats: a dict (such as `Stats()`) to be filled with what was done and why.
-    tuning: backend, block_size, queue_depth, threads, gds, landing, pool; see docs/tuning.md.
+    tuning: backend, block_size, queue_depth, threads, memory_budget, gds, landing, pool; see docs/tuning.md.
     """
     with meeting(shard, plan) as group:
         made = get_framework(framework)

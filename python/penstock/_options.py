@@ -27,8 +27,9 @@ class IoTuning(TypedDict, total=False):
     """How bytes are moved. What is left out is chosen by file, destination and machine.
 
     backend: "uring" or "threads"; block_size: bytes per request (a number, "4MiB" or "4M", see
-    `parse_size`); queue_depth: requests in flight;
-    threads: threads that copy; gds: "on" or "off", whether bytes may move between drive and device without the host
+    `parse_size`); queue_depth: requests in flight; threads: threads that copy; memory_budget: bytes of host memory that
+    all of it may take, tensors that a load makes included, by default what is left of the machine's and the cgroup's
+    (see docs/tuning.md); gds: "on" or "off", whether bytes may move between drive and device without the host
     (GPUDirect Storage), by default where the system has all that it takes.
     """
 
@@ -36,6 +37,7 @@ class IoTuning(TypedDict, total=False):
     block_size: int | str
     queue_depth: int
     threads: int
+    memory_budget: int | str
     gds: str
 
 

@@ -68,9 +68,9 @@ def save(
     durable: wait until the drive has it all. Without, a power cut may lose the file, and what it replaced.
     method: "direct" or "buffered"; by default what is quickest here.
     progress, stats: as in `load`; the statistics are returned too.
-    tuning: backend, block_size, queue_depth, threads, gds, landing; see docs/tuning.md. For FlashPack also align_bytes,
-        order ("format" or "given") and align_large, for torch zips record_alignment and record_checksums; see
-        docs/formats.
+    tuning: backend, block_size, queue_depth, threads, memory_budget, gds, landing; see docs/tuning.md. For FlashPack
+        also align_bytes, order ("format" or "given") and align_large, for torch zips record_alignment and
+        record_checksums; see docs/formats.
     """
     arguments: dict[str, Any] = {
         "format": format,

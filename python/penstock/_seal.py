@@ -18,6 +18,7 @@ class ReadTuning(TypedDict, total=False):
     backend: str
     queue_depth: int
     threads: int
+    memory_budget: int | str
 
 
 class SealedFile(NamedTuple):

@@ -1,5 +1,8 @@
 #include "penstock/size.h"
 
+#include <fmt/format.h>
+
+#include <array>
 #include <charconv>
 #include <cmath>
 
@@ -80,6 +83,18 @@ std::optional<std::uint64_t> parse_size(std::string_view text) noexcept {
   const std::uint64_t factor = unit_factor(trimmed(text.substr(digits.size())));
   if (digits.empty() || factor == 0) return std::nullopt;
   return digits.find('.') == std::string_view::npos ? scale_whole(digits, factor) : scale_fraction(digits, factor);
+}
+
+std::string format_size(std::uint64_t nbytes) {
+  constexpr std::array<std::string_view, 7> kUnits = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
+  auto value = static_cast<double>(nbytes);
+  std::size_t unit = 0;
+  // 1023.95 would be shown as "1024.0": it belongs to the next unit.
+  while (value >= 1023.95 && unit + 1 < kUnits.size()) {
+    value /= 1024;
+    ++unit;
+  }
+  return unit == 0 ? fmt::format("{} B", nbytes) : fmt::format("{:.1f} {}", value, kUnits[unit]);
 }
 
 }  // namespace penstock

@@ -56,5 +56,15 @@ TEST(ParseSize, what_does_not_fit_is_refused) {
   }
 }
 
+TEST(FormatSize, sizes_are_shown_with_one_decimal_and_binary_units) {
+  EXPECT_EQ(format_size(0), "0 B");
+  EXPECT_EQ(format_size(1023), "1023 B");
+  EXPECT_EQ(format_size(1024), "1.0 KiB");
+  EXPECT_EQ(format_size(1536), "1.5 KiB");
+  EXPECT_EQ(format_size(kMiB - 1), "1.0 MiB");
+  EXPECT_EQ(format_size(2 * kGiB + kGiB / 2), "2.5 GiB");
+  EXPECT_EQ(format_size(~std::uint64_t{0}), "16.0 EiB");
+}
+
 }  // namespace
 }  // namespace penstock

@@ -35,6 +35,13 @@ inline constexpr std::uint64_t kSmallBlock = 1 * kMiB;
 // Staging memory on top of the payload; the rest of the promised 64 MiB is for bookkeeping.
 inline constexpr std::uint64_t kMostStaging = 48 * kMiB;
 
+// The part of a memory budget that is for staging: one over this. From 384 MiB on nothing changes.
+inline constexpr std::uint64_t kStagingPart = 8;
+// Blocks of staging that is small because of that are small too: for so many requests in flight. Not measured.
+inline constexpr std::uint64_t kLeastRequests = 8;
+// Less than this is moved without a look at how much memory is left, which takes as long as reading 1 MiB.
+inline constexpr std::uint64_t kSmallestBudgeted = 32 * kMiB;
+
 // What may be asked for. Not measured: bounds against mistakes.
 inline constexpr std::uint64_t kSmallestBlock = 64 * kKiB;
 inline constexpr std::uint64_t kLargestBlock = 64 * kMiB;

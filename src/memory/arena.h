@@ -93,7 +93,7 @@ std::uint64_t memory_limit();
 // The machine's alone.
 std::uint64_t physical_memory();
 
-// Memory that this process can still take without swapping, the page cache counted as free.
+// Memory that this process can still take: the page cache and swap count as free.
 std::uint64_t available_memory();
 
 }  // namespace penstock

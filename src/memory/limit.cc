@@ -20,11 +20,15 @@ struct Hierarchy {
   const char* root;
   const char* limit;
   const char* used;
-  std::string_view cache_key;  // in memory.stat: what can be dropped
+  // In memory.stat, what can be dropped: page cache, and memory that its owner has marked as free. Files in memory
+  // (tmpfs) are not among it, as they are in "cache".
+  std::string_view inactive_key;
+  std::string_view active_key;
 };
 
-constexpr Hierarchy kVersion2{"/sys/fs/cgroup", "memory.max", "memory.current", "file"};
-constexpr Hierarchy kVersion1{"/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_cache"};
+constexpr Hierarchy kVersion2{"/sys/fs/cgroup", "memory.max", "memory.current", "inactive_file", "active_file"};
+constexpr Hierarchy kVersion1{"/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes",
+                              "total_inactive_file", "total_active_file"};
 
 std::optional<std::uint64_t> number_in(const std::string& path) {
   std::ifstream file(path);
@@ -49,7 +53,7 @@ std::optional<std::uint64_t> number_after(const std::string& path, std::string_v
 
 struct Allowance {
   std::uint64_t limit = kNoLimit;
-  std::uint64_t left = kNoLimit;  // of the limit, page cache counted as free
+  std::uint64_t left = kNoLimit;  // of the limit, what can be dropped counted as free
 
   void tighten(const Allowance& other) {
     limit = std::min(limit, other.limit);
@@ -61,8 +65,10 @@ Allowance allowance_of(const std::string& directory, const Hierarchy& hierarchy)
   const auto limit = number_in(directory + "/" + hierarchy.limit);
   if (!limit) return {};
   const std::uint64_t used = number_in(directory + "/" + hierarchy.used).value_or(0);
-  const std::uint64_t cache = number_after(directory + "/memory.stat", hierarchy.cache_key).value_or(0);
-  const std::uint64_t taken = used - std::min(used, cache);
+  const std::string stat = directory + "/memory.stat";
+  const std::uint64_t droppable =
+      number_after(stat, hierarchy.inactive_key).value_or(0) + number_after(stat, hierarchy.active_key).value_or(0);
+  const std::uint64_t taken = used - std::min(used, droppable);
   return {*limit, *limit - std::min(*limit, taken)};
 }
 
@@ -105,7 +111,8 @@ std::uint64_t memory_limit() {
 
 std::uint64_t available_memory() {
   const auto machine = number_after("/proc/meminfo", "MemAvailable:");
-  return std::min(machine ? *machine * 1024 : physical_memory(), cgroup_allowance().left);
+  const std::uint64_t left = std::min(machine ? *machine * 1024 : physical_memory(), cgroup_allowance().left);
+  return left + number_after("/proc/meminfo", "SwapFree:").value_or(0) * 1024;
 }
 
 }  // namespace penstock

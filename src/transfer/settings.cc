@@ -84,6 +84,14 @@ unsigned checked_count(std::uint64_t asked, unsigned most, const char* what) {
 
 }  // namespace
 
+MemoryBudget decide_budget(const IoOptions& options, std::uint64_t nbytes) {
+  const std::uint64_t asked = asked_number(options.memory_budget, "PENSTOCK_MEMORY_BUDGET");
+  if (asked != 0) {
+    return asked_budget(asked, options.memory_budget != 0 ? "memory_budget" : "PENSTOCK_MEMORY_BUDGET");
+  }
+  return nbytes < tuning::kSmallestBudgeted ? MemoryBudget() : remaining_memory();
+}
+
 unsigned Settings::depth_per_thread() const noexcept {
   return std::max(1u, queue_depth / std::max(1u, threads));
 }
@@ -93,6 +101,12 @@ Settings decide_settings(const IoOptions& options, std::uint64_t nbytes, Directi
   const Backend backend = asked_choice(options.backend, "PENSTOCK_BACKEND");
   const std::uint64_t block_asked = asked_number(options.block_size, "PENSTOCK_BLOCK_SIZE");
   settings.block_size = checked_block_size(block_asked, nbytes);
+  settings.budget = decide_budget(options, nbytes);
+  const std::uint64_t most_staging = std::min(tuning::kMostStaging, settings.budget.bytes / tuning::kStagingPart);
+  if (block_asked == 0) {
+    const std::uint64_t largest = std::bit_floor(most_staging / tuning::kLeastRequests);
+    settings.block_size = std::max(std::min(settings.block_size, largest), tuning::kSmallestBlock);
+  }
   if (passage == Passage::kDirectStorage) {
     settings.gds_block_size = block_asked != 0 ? settings.block_size : gds_block_size_for(nbytes);
   }
@@ -108,8 +122,8 @@ Settings decide_settings(const IoOptions& options, std::uint64_t nbytes, Directi
     // Blocks are read or written and copied: both take a block.
     if (passage != Passage::kHost) depth = std::max(depth, tuning::kDeviceDepth);
     settings.queue_depth = std::max(depth, 2 * settings.threads);
-    settings.queue_depth = static_cast<unsigned>(
-        std::clamp<std::uint64_t>(tuning::kMostStaging / settings.block_size, 1, settings.queue_depth));
+    settings.queue_depth =
+        static_cast<unsigned>(std::clamp<std::uint64_t>(most_staging / settings.block_size, 1, settings.queue_depth));
   }
   if (!threads_chosen) settings.threads = default_threads(passage);
   settings.threads = std::min(settings.threads, settings.queue_depth);

@@ -15,8 +15,8 @@ class SettingsTest : public ::testing::Test {
   void SetUp() override { clear(); }
   void TearDown() override { clear(); }
   static void clear() {
-    for (const char* name :
-         {"PENSTOCK_BACKEND", "PENSTOCK_BLOCK_SIZE", "PENSTOCK_QUEUE_DEPTH", "PENSTOCK_THREADS", "PENSTOCK_LANDING"}) {
+    for (const char* name : {"PENSTOCK_BACKEND", "PENSTOCK_BLOCK_SIZE", "PENSTOCK_QUEUE_DEPTH", "PENSTOCK_THREADS",
+                             "PENSTOCK_LANDING", "PENSTOCK_MEMORY_BUDGET"}) {
       ::unsetenv(name);
     }
   }
@@ -38,6 +38,36 @@ TEST_F(SettingsTest, the_environment_fills_in_what_options_leave_open) {
   IoOptions options;
   options.block_size = kMiB;
   EXPECT_EQ(decide_settings(options, kGiB).block_size, kMiB);
+}
+
+TEST_F(SettingsTest, staging_is_an_eighth_of_the_memory_budget) {
+  IoOptions options;
+  for (const std::uint64_t budget : {64 * kMiB, 200 * kMiB, 8 * kMiB}) {
+    options.memory_budget = budget;
+    for (const Direction direction : {Direction::kRead, Direction::kWrite}) {
+      const Settings settings = decide_settings(options, kGiB, direction);
+      EXPECT_LE(settings.staging_bytes(), budget / 8);
+      EXPECT_GE(settings.queue_depth, 8u);
+    }
+  }
+  options.memory_budget = kGiB;
+  EXPECT_EQ(decide_settings(options, kGiB).staging_bytes(), 32 * kMiB);
+}
+
+TEST_F(SettingsTest, a_tiny_memory_budget_leaves_one_small_block) {
+  IoOptions options;
+  options.memory_budget = 1000;
+  EXPECT_EQ(decide_settings(options, kGiB).staging_bytes(), 64 * kKiB);
+}
+
+TEST_F(SettingsTest, a_budget_says_where_it_comes_from) {
+  EXPECT_FALSE(decide_budget({}, kGiB).asked);
+  EXPECT_EQ(decide_budget({}, kMiB).bytes, MemoryBudget::kUnbounded);
+  ::setenv("PENSTOCK_MEMORY_BUDGET", "100M", 1);
+  EXPECT_EQ(decide_budget({}, kGiB).source, "PENSTOCK_MEMORY_BUDGET allows 100.0 MiB");
+  IoOptions options;
+  options.memory_budget = 7 * kMiB;
+  EXPECT_EQ(decide_budget(options, kGiB).source, "memory_budget allows 7.0 MiB");
 }
 
 TEST_F(SettingsTest, nonsense_is_refused_with_the_name_of_the_variable) {

@@ -255,7 +255,7 @@ def test_too_little_locked_memory_is_told(diagnose: Any, tmp_path: Path, ordinar
         pytest.skip("there is no io_uring here to register memory with")
     assert report["staging_registered"] is False
     assert topics(report) == ["locked_memory"]
-    assert "RLIMIT_MEMLOCK is 64 KiB" in report["advice"][0]["problem"]
+    assert "RLIMIT_MEMLOCK is 64.0 KiB" in report["advice"][0]["problem"]
 
 
 def test_huge_pages_that_are_off_are_told(diagnose: Any, tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ class StorageReader(storage.StorageReader):
         Torch's own directories have no checksums.
     trust_pickles: give planners the pickles as they are, which torch's DefaultLoadPlanner executes. For files of your
         own only.
-    tuning: cache, backend, block_size, queue_depth, threads, gds and landing, as in `penstock.load`.
+    tuning: cache, backend, block_size, queue_depth, threads, memory_budget, gds and landing, as in `penstock.load`.
 
     `stats` has what the last load of this rank did.
     """

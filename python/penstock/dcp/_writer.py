@@ -60,7 +60,7 @@ class StorageWriter(storage.StorageWriter, AsyncStager):
         ``load(verify=True)`` check.
     durable: wait until the drive has it all. Without, a power cut may lose the checkpoint.
     stager: what copies the state dict for ``dcp.async_save``; by default one that all writers of this process share.
-    tuning: backend, block_size, queue_depth, threads, gds, landing and method, as in `penstock.save`.
+    tuning: backend, block_size, queue_depth, threads, memory_budget, gds, landing and method, as in `penstock.save`.
 
     `stats` has what the last save of this rank did.
     """

@@ -9,6 +9,7 @@
 #include "base/bytes.h"
 #include "base/error.h"
 #include "format/detect.h"
+#include "penstock/size.h"
 
 namespace penstock {
 namespace {
@@ -24,12 +25,6 @@ constexpr std::uint64_t kMuchToRead = 64 * kMiB;
 constexpr double kSlowOpening = 0.1;
 
 using Advices = std::vector<Advice>;
-
-std::string size_text(std::uint64_t nbytes) {
-  if (nbytes >= kGiB) return fmt::format("{:.1f} GiB", static_cast<double>(nbytes) / static_cast<double>(kGiB));
-  if (nbytes >= kMiB) return fmt::format("{:.1f} MiB", static_cast<double>(nbytes) / static_cast<double>(kMiB));
-  return fmt::format("{} KiB", nbytes / kKiB);
-}
 
 // "1 tensor", "7 tensors".
 std::string count_of(std::uint64_t count, std::string_view thing) {
@@ -62,8 +57,8 @@ void check_memory(const Diagnosis& diagnosis, Advices& advice) {
   if (diagnosis.bytes + diagnosis.staging_bytes <= machine.memory_available) return;
   if (diagnosis.now.mapped) return;  // the page cache's memory is all it needs, and can be taken back
   advice.push_back({"memory",
-                    fmt::format("the payload of {} exceeds the {} of memory that {} available",
-                                size_text(diagnosis.bytes), size_text(machine.memory_available),
+                    fmt::format("the payload of {} exceeds the {} of memory that {} available: a load is refused",
+                                format_size(diagnosis.bytes), format_size(machine.memory_available),
                                 machine.memory_limited_by_cgroup ? "this process's cgroup leaves" : "are"),
                     "load a part (select), or one tensor after the other (stream)"});
 }
@@ -147,7 +142,7 @@ void check_locked_memory(const Diagnosis& diagnosis, Advices& advice) {
       {"locked_memory",
        fmt::format("RLIMIT_MEMLOCK is {}: the {} of staging blocks can't be registered with io_uring, and every "
                    "request pins its pages anew",
-                   size_text(limit), size_text(diagnosis.staging_bytes)),
+                   format_size(limit), format_size(diagnosis.staging_bytes)),
        fmt::format("ulimit -l {}", align_up(diagnosis.staging_bytes, 64 * kMiB) / kKiB)});
 }
 
@@ -168,7 +163,7 @@ void check_layout(const Diagnosis& diagnosis, Advices& advice) {
                       fmt::format("{}% of the tensors ({}, {}) are misaligned: they are moved, and nothing is mapped, "
                                   "whatever the page cache holds",
                                   percent(diagnosis.tensors_misaligned, diagnosis.tensors),
-                                  diagnosis.tensors_misaligned, size_text(diagnosis.bytes_misaligned)),
+                                  diagnosis.tensors_misaligned, format_size(diagnosis.bytes_misaligned)),
                       convert + " aligns them"});
   }
   if (diagnosis.tensors_scattered > 0) {
@@ -199,7 +194,7 @@ void check_read_ahead(const Diagnosis& diagnosis, Advices& advice) {
     if (!told.insert(file.read_ahead_setting).second) continue;
     advice.push_back({"read_ahead",
                       fmt::format("{} are read through the page cache, and the kernel reads only {} ahead",
-                                  size_text(nbytes), size_text(*file.read_ahead)),
+                                  format_size(nbytes), format_size(*file.read_ahead)),
                       fmt::format("echo {} > {}, as root", kGoodReadAhead / kKiB, file.read_ahead_setting)});
   }
 }
@@ -210,7 +205,7 @@ void check_extents(const Diagnosis& diagnosis, Advices& advice) {
     if (extents < kManyExtents || file.size / extents >= kSmallExtent) continue;
     advice.push_back({"fragmented",
                       fmt::format("{} lies in {} pieces of {} on average", file.path.filename().string(), extents,
-                                  size_text(file.size / extents)),
+                                  format_size(file.size / extents)),
                       "copy it once (cp --reflink=never) and put the copy in its place"});
   }
 }

@@ -62,7 +62,7 @@ std::vector<std::string> settings_in_force() {
   std::vector<std::string> settings;
   for (const char* name :
        {"PENSTOCK_BACKEND", "PENSTOCK_BLOCK_SIZE", "PENSTOCK_QUEUE_DEPTH", "PENSTOCK_THREADS", "PENSTOCK_LANDING",
-        "PENSTOCK_PINNED", "PENSTOCK_GDS", "PENSTOCK_LIBCUDA", "PENSTOCK_LIBCUFILE"}) {
+        "PENSTOCK_MEMORY_BUDGET", "PENSTOCK_PINNED", "PENSTOCK_GDS", "PENSTOCK_LIBCUDA", "PENSTOCK_LIBCUFILE"}) {
     const char* const value = std::getenv(name);
     if (value != nullptr && *value != '\0') settings.push_back(std::string(name) + "=" + value);
   }

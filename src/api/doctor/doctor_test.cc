@@ -294,7 +294,8 @@ TEST(Advice, a_payload_beyond_the_memory_is_to_be_streamed) {
   Diagnosis ill = healthy();
   ill.bytes = 9 * kGiB;
   EXPECT_EQ(only_advice(ill).topic, "memory");
-  EXPECT_EQ(only_advice(ill).problem, "the payload of 9.0 GiB exceeds the 8.0 GiB of memory that are available");
+  EXPECT_EQ(only_advice(ill).problem,
+            "the payload of 9.0 GiB exceeds the 8.0 GiB of memory that are available: a load is refused");
   ill.machine.memory_limited_by_cgroup = true;
   EXPECT_THAT(only_advice(ill).problem, HasSubstr("this process's cgroup leaves"));
   ill.now.mapped = true;
@@ -366,7 +367,7 @@ TEST(Advice, a_limit_of_locked_memory_is_to_be_raised) {
   Diagnosis ill = healthy();
   ill.staging_registered = false;
   ill.machine.locked_memory_limit = 64 * kKiB;
-  EXPECT_THAT(only_advice(ill).problem, HasSubstr("RLIMIT_MEMLOCK is 64 KiB: the 32.0 MiB of staging blocks"));
+  EXPECT_THAT(only_advice(ill).problem, HasSubstr("RLIMIT_MEMLOCK is 64.0 KiB: the 32.0 MiB of staging blocks"));
   EXPECT_EQ(only_advice(ill).remedy, "ulimit -l 65536");
 }
 
@@ -396,7 +397,7 @@ TEST(Advice, a_short_read_ahead_matters_where_much_is_read_through_the_page_cach
   ill.cold->stats.bytes_buffered = kGiB;
   EXPECT_EQ(only_advice(ill).topic, "read_ahead");
   EXPECT_EQ(only_advice(ill).problem,
-            "1.0 GiB are read through the page cache, and the kernel reads only 128 KiB ahead");
+            "1.0 GiB are read through the page cache, and the kernel reads only 128.0 KiB ahead");
   EXPECT_EQ(only_advice(ill).remedy, "echo 8192 > /sys/block/vda/queue/read_ahead_kb, as root");
   for (FileDiagnosis& file : ill.files) file.read_ahead = 4 * kMiB;
   EXPECT_THAT(advise(ill), IsEmpty());
@@ -405,7 +406,7 @@ TEST(Advice, a_short_read_ahead_matters_where_much_is_read_through_the_page_cach
 TEST(Advice, a_file_in_many_pieces_is_to_be_copied) {
   Diagnosis ill = healthy();
   ill.files.front().extents = 12000;
-  EXPECT_EQ(only_advice(ill).problem, "m.safetensors lies in 12000 pieces of 87 KiB on average");
+  EXPECT_EQ(only_advice(ill).problem, "m.safetensors lies in 12000 pieces of 87.9 KiB on average");
   ill.files.front().extents = 500;  // of 2 MiB: a request each
   EXPECT_THAT(advise(ill), IsEmpty());
 }

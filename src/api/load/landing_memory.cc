@@ -18,6 +18,7 @@ LandingMemory pool_memory(std::uint64_t nbytes, const LoadOptions& options) {
   memory.facts = {.reused = arena->reused, .may_have_huge_pages = arena->pages != nullptr};
   memory.pages = arena->pages.get();
   memory.owner = arena;
+  memory.taken = nbytes;
   return memory;
 }
 

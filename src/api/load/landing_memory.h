@@ -19,6 +19,7 @@ struct LandingMemory {
   MemoryFacts facts;
   HugePages* pages = nullptr;    // of memory of the pool; nothing: it has none
   std::shared_ptr<Lanes> lanes;  // of memory of a device
+  std::uint64_t taken = 0;       // of the host's memory, by this load
   std::uint64_t nbytes = 0;      // from `data` on; 0: not known, the caller's, in many places
 };
 

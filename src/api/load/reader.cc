@@ -98,11 +98,14 @@ LoadResult read_selection(const Reader::State& state, const Selection& selection
 }
 
 // Parts that are many runs: portion by portion, as a stream reads them, so that a plan never holds them all.
-LoadResult load_portions(const Reader& reader, const LoadOptions& options) {
+LoadResult load_portions(const Reader& reader, const Selection& selection, const LoadOptions& options) {
   LoadResult result;
+  const Reader::State& state = ReaderAccess::state(reader);
+  std::uint64_t nbytes = 0;
+  for (const TensorInfo* tensor : all_selected(selection)) nbytes += loaded_size(*tensor, options);
+  const MemoryClaim claim = require_room(state, decide_settings(options.io, nbytes), options.allocate ? 0 : nbytes);
   TensorStream stream = reader.stream(options);
   while (auto tensor = stream.next()) result.tensors.push_back(std::move(*tensor));
-  const Reader::State& state = ReaderAccess::state(reader);
   std::sort(result.tensors.begin(), result.tensors.end(),
             [&state](const Tensor& a, const Tensor& b) { return state.find(a.name) < state.find(b.name); });
   result.stats = stream.stats();
@@ -144,7 +147,7 @@ LoadResult Reader::load(const LoadOptions& options) const {
   Selection selection = select_tensors(*state_, options.select);
   NarrowedTensors narrowed;
   narrow(*state_, options, selection, narrowed);
-  if (!narrowed.scattered.empty()) return load_portions(*this, options);
+  if (!narrowed.scattered.empty()) return load_portions(*this, selection, options);
   const ReadRequest request = read_request(options);
   const std::vector<FileFacts> facts = gather_facts(*state_, selection, request);
   const MapDecision mapping = decide_mapping(request, facts);

@@ -111,6 +111,9 @@ Stats read_all(const Reader::State& state, std::vector<WantedBytes> wanted, cons
   }
   start_gds(options, devices);
   Settings settings = decide_settings(options.io, nbytes, Direction::kRead, devices.passage());
+  std::uint64_t taken = 0;
+  for (const WantedBytes& each : wanted) taken += each.memory.taken;
+  const MemoryClaim claim = require_room(state, settings, taken);
   StagingFactory staging = devices.staging(settings, host_pool(options.pool));
   ReadSession session(std::move(settings), std::move(staging));
   const auto batch =
@@ -124,6 +127,16 @@ Stats read_all(const Reader::State& state, std::vector<WantedBytes> wanted, cons
   stats.bytes = nbytes;
   stats.seconds = watch.seconds();
   return stats;
+}
+
+std::uint64_t loaded_size(const TensorInfo& tensor, const LoadOptions& options) {
+  return converted_size(tensor.nbytes, tensor.dtype, loaded_dtype(tensor, options.dtype));
+}
+
+MemoryClaim require_room(const Reader::State& state, const Settings& settings, std::uint64_t nbytes) {
+  if (nbytes == 0) return {};
+  return settings.budget.require(state.files.front()->path(), "a load", nbytes, settings.staging_bytes(),
+                                 "a stream, a mapped load or a part of the tensors takes less");
 }
 
 std::vector<const TensorInfo*> all_selected(const Selection& selection) {

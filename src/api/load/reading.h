@@ -54,6 +54,12 @@ Stats read_all(const Reader::State& state, std::vector<WantedBytes> wanted, cons
                DeviceUse& devices, std::span<const FileFacts> known = {}, Verification* verification = nullptr,
                const std::function<void()>& meanwhile = {});
 
+// What a tensor takes in memory, converted as the options say.
+std::uint64_t loaded_size(const TensorInfo& tensor, const LoadOptions& options);
+
+// Room for `nbytes` of tensors, until they have landed. Throws Error(kMemory) where the budget has none.
+[[nodiscard]] MemoryClaim require_room(const Reader::State& state, const Settings& settings, std::uint64_t nbytes);
+
 // Everything that was selected, views included, in the reader's order.
 std::vector<const TensorInfo*> all_selected(const Selection& selection);
 

@@ -108,12 +108,32 @@ struct TensorStream::State {
       verified = all_selected(selection);
       const Verification refuses_what_has_no_proof(*reader, proofs, verified);
     }
-    const std::uint64_t limit = std::max<std::uint64_t>(options.max_buffer / 4, 1);
+    max_buffer = options.max_buffer;
+    if (!mapping.map && !options.allocate) bound_memory(selection);
+    const std::uint64_t limit = std::max<std::uint64_t>(max_buffer / 4, 1);
     to_come = cut(selection, limit, proofs.get());
     if (proofs) choose_scopes(*reader, *proofs, selection, limit, to_come);
   }
 
   ~State() { abandon(); }
+
+  // The budget is for blocks, what is read ahead, and the portion that the consumer has begun with, a quarter of that.
+  // Where nobody named it the consumer needs memory too, and gets half.
+  void bound_memory(const Selection& selection) {
+    const Settings settings = decide_settings(options.io, nbytes);
+    if (settings.budget.bytes == MemoryBudget::kUnbounded) return;
+    const std::uint64_t room = settings.budget.bytes - std::min(settings.budget.bytes, settings.staging_bytes());
+    max_buffer = std::min(max_buffer, settings.budget.asked ? room / 5 * 4 : room / 2);
+    const TensorInfo* largest = nullptr;
+    std::uint64_t size = 0;
+    for (const TensorInfo* tensor : all_selected(selection)) {
+      if (std::exchange(size, std::max(size, loaded_size(*tensor, options))) < size) largest = tensor;
+    }
+    if (largest == nullptr) return;
+    const auto what = fmt::format("a stream's tensor {}", in_quotes(largest->name));
+    const std::string& path = reader->files[largest->file]->path();
+    settings.budget.require(path, what, size, settings.staging_bytes(), "a mapped load takes less");
+  }
 
   // Gives up what is being read.
   void abandon() {
@@ -135,7 +155,7 @@ struct TensorStream::State {
     check_whole_files();
     while (!to_come.empty()) {
       const std::uint64_t size = to_come.front().selection.nbytes();
-      if (!reading.empty() && (mapping.map || ahead + size > options.max_buffer)) return;
+      if (!reading.empty() && (mapping.map || ahead + size > max_buffer)) return;
       Portion portion = std::move(to_come.front());
       to_come.pop_front();
       reading.push_back(mapping.map ? map(std::move(portion)) : begin(std::move(portion)));
@@ -285,6 +305,7 @@ struct TensorStream::State {
   std::deque<StreamBatch> reading;       // oldest first
   std::unique_ptr<ReadSession> session;  // behind what it reads into: its threads go first
   const std::shared_ptr<HugePageBudget> budget = std::make_shared<HugePageBudget>();
+  std::uint64_t max_buffer = 0;
   std::uint64_t ahead = 0;   // bytes read or being read and not handed out
   std::uint64_t nbytes = 0;  // of all tensors but views
   std::uint64_t total = 0;

@@ -19,7 +19,9 @@ void refuse_bomb(const Reader::State& state, const TensorInfo& view) {
                view.extent(), view.nbytes);
 }
 
-std::shared_ptr<Arena> read_extent(const Reader::State& state, const TensorInfo& view, const LoadOptions& options) {
+// `beside`: bytes of memory that what is gathered takes.
+std::shared_ptr<Arena> read_extent(const Reader::State& state, const TensorInfo& view, const LoadOptions& options,
+                                   std::uint64_t beside) {
   auto arena = host_pool(options.pool)->allocate(view.extent());
   const auto address = reinterpret_cast<std::uintptr_t>(arena->data());
   LoadOptions quiet = options;
@@ -27,6 +29,7 @@ std::shared_ptr<Arena> read_extent(const Reader::State& state, const TensorInfo&
   if (quiet.cache == CachePolicy::kAuto) quiet.cache = CachePolicy::kCopy;
   quiet.allocate = {};
   WantedBytes extent{view.file, {{view.offset, view.extent(), address}}, {arena->data(), arena, {arena->reused}}};
+  extent.memory.taken = view.extent() + beside;
   DeviceUse none;
   read_all(state, {std::move(extent)}, quiet, none);
   return arena;
@@ -45,7 +48,7 @@ Tensor gather_view(const Reader::State& state, const TensorInfo& view, const Loa
   const auto arena = host_pool(options.pool)->allocate(nbytes);
   Tensor tensor{view.name, dtype, view.shape, {arena->data(), static_cast<std::size_t>(nbytes)}, arena};
   if (count == 0) return tensor;
-  const auto extent = read_extent(state, view, options);
+  const auto extent = read_extent(state, view, options, nbytes);
   const StridedReader reader(extent->data(), view.shape, view.byte_strides, width);
   if (dtype == view.dtype) {
     reader.read(0, tensor.bytes);

@@ -12,6 +12,7 @@
 #include "api/save/snapshot.h"
 #include "api/save/writer_state.h"
 #include "base/error.h"
+#include "penstock/size.h"
 
 namespace penstock {
 
@@ -47,14 +48,29 @@ struct SaveJob::State {
   // What it held, snapshot included, is let go of before anybody is told that it is over.
   Stats save_steps(Writer::State& work) {
     Save save(work);
-    save.prepare(options.snapshot && on_device == nullptr);
-    if (options.snapshot) copy_tensors(save);
+    std::optional<MemoryClaim> room = claim_snapshot(work);
+    const bool snapshot = options.snapshot && (on_device != nullptr || room);
+    save.prepare(snapshot && on_device == nullptr);
+    if (snapshot) copy_tensors(save);
+    room.reset();
     save.write();
     on_device.reset();
     set_staged();
     Stats result = save.publish();
     result.reason += snapshot_note;
     return result;
+  }
+
+  // Where it has none the tensors themselves are written, and are the caller's again when that is done.
+  std::optional<MemoryClaim> claim_snapshot(const Writer::State& work) {
+    if (!options.snapshot || on_device != nullptr) return std::nullopt;
+    const Settings settings = decide_settings(work.options.io, work.nbytes, Direction::kWrite, work.devices.passage());
+    auto room = settings.budget.claim(work.nbytes + settings.staging_bytes());
+    if (!room) {
+      snapshot_note +=
+          fmt::format("; no snapshot: it takes {}, and {}", format_size(work.nbytes), settings.budget.source);
+    }
+    return room;
   }
 
   void copy_tensors(Save& save) {
