@@ -406,7 +406,7 @@ TEST(Advice, a_short_read_ahead_matters_where_much_is_read_through_the_page_cach
 TEST(Advice, a_file_in_many_pieces_is_to_be_copied) {
   Diagnosis ill = healthy();
   ill.files.front().extents = 12000;
-  EXPECT_EQ(only_advice(ill).problem, "m.safetensors lies in 12000 pieces of 87.9 KiB on average");
+  EXPECT_EQ(only_advice(ill).problem, "m.safetensors lies in 12000 pieces of 87.4 KiB on average");
   ill.files.front().extents = 500;  // of 2 MiB: a request each
   EXPECT_THAT(advise(ill), IsEmpty());
 }
