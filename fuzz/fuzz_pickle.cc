@@ -26,8 +26,9 @@ void check_graph(const pickle::Graph& graph, std::size_t size) {
   FUZZ_CHECK(graph.consumed <= size && graph.root < count && count <= size);
   for (const pickle::Contents& contents : graph.contents) {
     for (const pickle::NodeId id : contents.items) FUZZ_CHECK(id < count);
-    for (const pickle::NodeId id : contents.appended) FUZZ_CHECK(id < count);
-    for (const auto& [key, value] : contents.entries) FUZZ_CHECK(key < count && value < count);
+    if (!contents.added) continue;
+    for (const pickle::NodeId id : contents.added->appended) FUZZ_CHECK(id < count);
+    for (const auto& [key, value] : contents.added->entries) FUZZ_CHECK(key < count && value < count);
   }
 }
 

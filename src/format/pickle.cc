@@ -15,10 +15,14 @@ namespace {
 struct EndOfText {};
 
 constexpr std::size_t kLongestName = 1000;  // of a global that is kept, with its module
+// Of all names that are kept: parts that the memo has can be joined again and again.
+constexpr std::size_t kFreeNames = 64 << 10;
+constexpr std::size_t kNamesPerByte = 4;
 
 class Machine {
  public:
-  Machine(std::string_view text, const Options& options) : text_(text), options_(options) {
+  Machine(std::string_view text, const Options& options)
+      : text_(text), options_(options), most_values_(options.most_values + text.size() / 2) {
     graph_.what = options.what;
     graph_.offset = options.offset;
   }
@@ -72,7 +76,9 @@ class Machine {
   // --- nodes ---
 
   NodeId add(Node node) {
-    if (graph_.nodes.size() >= options_.most_values) fail("more than {} values", options_.most_values);
+    if (graph_.nodes.size() >= most_values_) {
+      fail("more than {} values in a pickle of {} bytes", most_values_, text_.size());
+    }
     node.at = static_cast<std::uint32_t>(opcode_at_);
     graph_.nodes.push_back(node);
     return static_cast<NodeId>(graph_.nodes.size() - 1);
@@ -81,13 +87,23 @@ class Machine {
   NodeId add_container(Kind kind, std::vector<NodeId> items = {}) {
     Node node;
     node.kind = kind;
-    node.contents = static_cast<std::uint32_t>(graph_.contents.size());
-    graph_.contents.push_back({std::move(items), {}, {}});
-    return add(node);
+    const NodeId id = add(node);
+    for (const NodeId item : items) put_in(id, item);
+    if (!items.empty()) graph_.contents_of(id).items = std::move(items);
+    return id;
   }
 
+  // What contains itself is as deep as it was when it was put in: walkers count for themselves.
+  void put_in(NodeId container, NodeId item) {
+    const unsigned depth = graph_.nodes[item].depth + 1u;
+    if (depth > kMaxParsedDepth) fail_nested();
+    if (depth > graph_.nodes[container].depth) graph_.nodes[container].depth = static_cast<std::uint16_t>(depth);
+  }
+
+  [[noreturn]] void fail_nested() { fail("values are nested deeper than {}", kMaxDepth); }
+
   void push(NodeId id) {
-    if (stack_.size() >= options_.most_values) fail("more than {} values on the stack", options_.most_values);
+    if (stack_.size() >= most_values_) fail("more than {} values on the stack", most_values_);
     stack_.push_back(id);
   }
 
@@ -147,8 +163,6 @@ class Machine {
   }
 
   std::size_t floor() const { return marks_.empty() ? 0 : marks_.back(); }
-
-  Contents& contents_of(NodeId id) { return graph_.contents[graph_.nodes[id].contents]; }
 
   // --- opcodes ---
 
@@ -235,7 +249,7 @@ class Machine {
   bool step_container(std::uint8_t opcode) {
     switch (opcode) {
       case kMark:
-        if (marks_.size() >= options_.most_values) fail("more than {} marks on the stack", options_.most_values);
+        if (marks_.size() >= kMaxParsedDepth) fail_nested();
         marks_.push_back(stack_.size());
         return true;
       case kPop:
@@ -359,7 +373,8 @@ class Machine {
         const NodeId state = pop();
         const NodeId target = top();
         if (graph_.kind(target) != Kind::kCall) fail("a state for what is not an object");
-        contents_of(target).items.push_back(state);
+        put_in(target, state);
+        graph_.contents_of(target).items.push_back(state);
         return true;
       }
       case kBinPersistentId:
@@ -383,7 +398,9 @@ class Machine {
     if (graph_.kind(arguments) != Kind::kTuple) fail("a call whose arguments are not a tuple");
     if (keywords != kNoNode && graph_.kind(keywords) != Kind::kDict) fail("keywords that are not a dict");
     push(add_container(Kind::kCall, {callee, arguments}));
-    if (keywords != kNoNode) contents_of(top()).appended.push_back(keywords);
+    if (keywords == kNoNode) return;
+    put_in(top(), keywords);
+    graph_.added_to(top()).appended.push_back(keywords);
   }
 
   // Decimal digits; 00 and 01 are what protocol 1 has for False and True.
@@ -401,7 +418,7 @@ class Machine {
     for (const char byte : take(sizeof bits)) bits = (bits << 8) | static_cast<unsigned char>(byte);
     Node node;
     node.kind = Kind::kFloat;
-    node.number = std::bit_cast<double>(bits);
+    node.integer = std::bit_cast<std::int64_t>(bits);
     push(add(node));
   }
 
@@ -426,7 +443,10 @@ class Machine {
     const Kind found = graph_.kind(target);
     if (found != kind && found != Kind::kCall)
       fail("values for what is not a {}", kind == Kind::kList ? "list" : "set");
-    std::vector<NodeId>& items = found == Kind::kCall ? contents_of(target).appended : contents_of(target).items;
+    if (values.empty()) return;
+    for (const NodeId value : values) put_in(target, value);
+    std::vector<NodeId>& items =
+        found == Kind::kCall ? graph_.added_to(target).appended : graph_.contents_of(target).items;
     items.insert(items.end(), values.begin(), values.end());
   }
 
@@ -435,7 +455,9 @@ class Machine {
     const Kind found = graph_.kind(target);
     if (found != Kind::kDict && found != Kind::kCall) fail("entries for what is not a dict");
     if (values.size() % 2 != 0) fail("a dict entry without a value");
-    auto& entries = contents_of(target).entries;
+    if (values.empty()) return;
+    for (const NodeId value : values) put_in(target, value);
+    auto& entries = graph_.added_to(target).entries;
     for (std::size_t i = 0; i < values.size(); i += 2) entries.emplace_back(values[i], values[i + 1]);
   }
 
@@ -447,7 +469,6 @@ class Machine {
   // Python's pickler counts upwards: an index beyond the number of bytes is an attack on memory.
   void memoize(std::uint64_t index) {
     if (index > text_.size()) fail("memo entry {} in a pickle of {} bytes", index, text_.size());
-    if (index > options_.most_values) fail("memo entry {}, more than {}", index, options_.most_values);
     if (index >= memo_.size()) memo_.resize(index + 1, kNoNode);
     memo_[index] = top();
   }
@@ -460,15 +481,19 @@ class Machine {
     if (node.foreign && (options_.refuses_foreign || global.size() > kLongestName))
       fail_unsupported("{}", foreign_text(global));
     if (node.foreign && find_invalid_utf8(global)) fail("a global whose name is not valid UTF-8");
-    graph_.names.push_back(std::move(global));
+    const auto [name_kept, is_new] = graph_.names.insert(std::move(global));
+    if (is_new) name_bytes_ += name_kept->size();
+    if (name_bytes_ > kFreeNames + kNamesPerByte * text_.size()) fail("names of globals take {} bytes", name_bytes_);
     node.kind = Kind::kGlobal;
-    node.text = graph_.names.back();
+    node.text = *name_kept;
     push(add(node));
     if (node.foreign && graph_.first_foreign == kNoNode) graph_.first_foreign = top();
   }
 
   std::string_view text_;
   const Options& options_;
+  const std::size_t most_values_;
+  std::size_t name_bytes_ = 0;
   std::size_t at_ = 0;
   std::size_t opcode_at_ = 0;
   bool stopped_ = false;
@@ -484,6 +509,20 @@ std::string foreign_text(std::string_view global) {
   std::string name(global);
   std::replace(name.begin(), name.end(), ' ', '.');
   return fmt::format("the global {} is not one that a checkpoint's data needs; it was not imported", in_quotes(name));
+}
+
+Contents& Graph::contents_of(NodeId id) {
+  if (nodes[id].contents == 0) {
+    nodes[id].contents = static_cast<std::uint32_t>(contents.size());
+    contents.emplace_back();
+  }
+  return contents[nodes[id].contents];
+}
+
+Added& Graph::added_to(NodeId id) {
+  auto& added = contents_of(id).added;
+  if (!added) added = std::make_unique<Added>();
+  return *added;
 }
 
 std::string Graph::place(NodeId id) const {

@@ -9,13 +9,15 @@
 // Strings and bytes are views of the text that was parsed, which must outlive the graph.
 #pragma once
 
+#include <bit>
 #include <cstdint>
-#include <deque>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -26,6 +28,8 @@ inline constexpr NodeId kNoNode = ~NodeId{0};
 
 // Nesting that walkers accept.
 inline constexpr unsigned kMaxDepth = 1000;
+// Nesting that is parsed: a walker's level is up to four values here, as in a call whose argument is a tuple.
+inline constexpr unsigned kMaxParsedDepth = 4 * kMaxDepth;
 
 enum class Kind : std::uint8_t {
   kNone,
@@ -51,17 +55,24 @@ struct Node {
   Kind kind = Kind::kNone;
   bool foreign = false;        // kGlobal: not one that Options::knows
   bool old = false;            // kString: of Python 2, where it was bytes
-  std::uint32_t contents = 0;  // containers and calls: index into Graph::contents
+  std::uint16_t depth = 0;     // containers and calls: of what is in it, when it was put there
+  std::uint32_t contents = 0;  // containers and calls: index into Graph::contents; 0 is that of all empty ones
   std::uint32_t at = 0;        // the byte of the pickle where its opcode stands
-  std::int64_t integer = 0;    // also kBool
-  double number = 0;           // kFloat
+  std::int64_t integer = 0;    // also kBool; the bits of kFloat
   std::string_view text;       // kString, kOldString, kBytes, kByteArray, kBigInteger, kGlobal
+
+  double number() const noexcept { return std::bit_cast<double>(integer); }  // of kFloat
+};
+
+// What a pickle adds to something by opcodes of their own.
+struct Added {
+  std::vector<std::pair<NodeId, NodeId>> entries;  // of dicts; of calls: what SETITEMS added to the result
+  std::vector<NodeId> appended;                    // of calls: what APPENDS or ADDITEMS added to the result
 };
 
 struct Contents {
-  std::vector<NodeId> items;                       // of lists, tuples, sets, calls
-  std::vector<std::pair<NodeId, NodeId>> entries;  // of dicts; of calls: what SETITEMS added to the result
-  std::vector<NodeId> appended;                    // of calls: what APPENDS or ADDITEMS added to the result
+  std::vector<NodeId> items;     // of lists, tuples, sets, calls
+  std::unique_ptr<Added> added;  // where there is any
 };
 
 class Graph {
@@ -73,8 +84,19 @@ class Graph {
   Kind kind(NodeId id) const { return nodes[id].kind; }
   std::string_view text(NodeId id) const { return nodes[id].text; }
   std::span<const NodeId> items(NodeId id) const { return contents[nodes[id].contents].items; }
-  std::span<const std::pair<NodeId, NodeId>> entries(NodeId id) const { return contents[nodes[id].contents].entries; }
-  std::span<const NodeId> appended(NodeId id) const { return contents[nodes[id].contents].appended; }
+  std::span<const std::pair<NodeId, NodeId>> entries(NodeId id) const {
+    const auto& added = contents[nodes[id].contents].added;
+    return added ? std::span<const std::pair<NodeId, NodeId>>(added->entries)
+                 : std::span<const std::pair<NodeId, NodeId>>();
+  }
+  std::span<const NodeId> appended(NodeId id) const {
+    const auto& added = contents[nodes[id].contents].added;
+    return added ? std::span<const NodeId>(added->appended) : std::span<const NodeId>();
+  }
+
+  // To be filled in.
+  Contents& contents_of(NodeId id);
+  Added& added_to(NodeId id);
 
   // The first global that is foreign; kNoNode: none is.
   NodeId first_foreign = kNoNode;
@@ -90,8 +112,8 @@ class Graph {
   std::string_view what;  // as in the options
   std::uint64_t offset = 0;
   std::vector<Node> nodes;
-  std::vector<Contents> contents;
-  std::deque<std::string> names;  // of globals
+  std::vector<Contents> contents = std::vector<Contents>(1);
+  std::unordered_set<std::string> names;  // of globals
 };
 
 struct Options {
@@ -101,8 +123,9 @@ struct Options {
   // Whether the caller knows "module name".
   std::function<bool(std::string_view global)> knows;
   bool refuses_foreign = true;  // throws for a global that is not known, or else marks it
-  // A value takes a hundred times the memory that its opcode does. This is enough for about a million tensors.
-  std::size_t most_values = std::size_t{1} << 24;
+  // A value takes up to a hundred times the memory that its opcode does, and what Python writes has more than two bytes
+  // for each. So there are at most this many, and half as many more as the text has bytes: enough for any checkpoint.
+  std::size_t most_values = std::size_t{1} << 19;
 };
 
 // Why a foreign global ("module name") is refused, for messages.

@@ -1,6 +1,7 @@
 // The interpreter of pickles: what data is made of becomes a graph, everything else is refused with its place.
 #include "format/pickle.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <deque>
@@ -14,6 +15,8 @@ namespace {
 using namespace std::string_literals;
 using pickle::Graph;
 using pickle::Kind;
+using ::testing::EndsWith;
+using ::testing::HasSubstr;
 using test::format_error;
 using test::little;
 using test::p_global;
@@ -57,7 +60,7 @@ TEST(PickleTest, every_kind_of_number_is_read) {
   const auto items = graph.items(graph.root);
   const std::vector<std::int64_t> expected{255, 65535, -1, 0, -128, 128, -(std::int64_t{1} << 62), 5};
   for (std::size_t i = 0; i < expected.size(); ++i) EXPECT_EQ(graph.node(items[i]).integer, expected[i]) << i;
-  EXPECT_EQ(graph.node(items[8]).number, 3.125);
+  EXPECT_EQ(graph.node(items[8]).number(), 3.125);
 }
 
 TEST(PickleTest, numbers_beyond_64_bits_keep_their_digits) {
@@ -276,16 +279,24 @@ TEST(PickleTest, every_way_to_make_an_object_becomes_a_call) {
   EXPECT_EQ(format_error([&] { parse_all(name + ")]\x92"); }), "f: data.pkl: byte 9: keywords that are not a dict");
 }
 
-TEST(PickleTest, nesting_takes_no_stack) {
-  const std::size_t depth = 1'000'000;
-  std::string body;
-  for (std::size_t i = 0; i < depth; ++i) body += "](";
-  body += "N";
-  for (std::size_t i = 0; i < depth; ++i) body += "e";
-  EXPECT_EQ(refusal(body), "no error");
-  std::string tuples = "N";
-  for (std::size_t i = 0; i < depth; ++i) tuples += "\x85";
-  EXPECT_EQ(refusal(tuples), "no error");
+std::string repeat(std::string_view text, std::size_t times) {
+  std::string repeated;
+  for (std::size_t i = 0; i < times; ++i) repeated += text;
+  return repeated;
+}
+
+// Lists within lists by marks, lists by single values, dicts, tuples, calls.
+std::vector<std::string> nested(std::size_t depth) {
+  return {repeat("](", depth) + "N" + repeat("e", depth), repeat("]", depth) + "N" + repeat("a", depth),
+          repeat("}N", depth) + "N" + repeat("s", depth), "N" + repeat("\x85", depth),
+          "]" + repeat(p_global("collections", "OrderedDict"), depth / 2) + ")" + repeat("R\x85", depth / 2) + "a"};
+}
+
+TEST(PickleTest, nesting_that_nobody_walks_is_refused_while_it_is_parsed) {
+  for (const std::string& body : nested(pickle::kMaxParsedDepth - 10)) EXPECT_EQ(refusal(body), "no error");
+  for (const std::string& body : nested(1'000'000)) {
+    EXPECT_THAT(refusal(body), EndsWith(": values are nested deeper than 1000"));
+  }
 }
 
 TEST(PickleTest, a_list_may_contain_itself) {
@@ -309,8 +320,29 @@ TEST(PickleTest, every_value_knows_where_it_stands) {
 TEST(PickleTest, values_without_end_are_refused) {
   pickle::Options few = options();
   few.most_values = 1000;
-  const std::string body(1001, 'N');
-  EXPECT_EQ(format_error([&] { pickle::parse(p_whole(body), few); }), "f: data.pkl: byte 1002: more than 1000 values");
+  const std::string body(3000, 'N');
+  EXPECT_EQ(format_error([&] { pickle::parse(p_whole(body), few); }),
+            "f: data.pkl: byte 2503: more than 2501 values in a pickle of 3003 bytes");
+}
+
+TEST(PickleTest, as_many_small_integers_as_there_are_bytes_for_are_parsed) {
+  pickle::Options none = options();
+  none.most_values = 2;  // for the list, and what is not an integer
+  EXPECT_EQ(pickle::parse(p_whole("](" + repeat("K\x07", 100'000) + "e"), none).items(0).size(), 100'000u);
+}
+
+TEST(PickleTest, names_that_are_joined_again_and_again_are_refused) {
+  std::string body = "(";
+  for (int i = 0; i < 40; ++i) {
+    body += p_string(std::string(450, 'm') + std::to_string(i)) + "q"s + static_cast<char>(i);
+  }
+  for (int i = 0; i < 40; ++i) {
+    for (int k = 0; k < 40; ++k) body += "h"s + static_cast<char>(i) + "h" + static_cast<char>(k) + "\x93";
+  }
+  pickle::Options lenient = options();
+  lenient.refuses_foreign = false;
+  EXPECT_THAT(format_error([&] { pickle::parse(p_whole(body + "t"), lenient); }),
+              HasSubstr("names of globals take "));
 }
 
 TEST(PickleTest, text_that_ends_early_asks_for_more_where_there_may_be_more) {

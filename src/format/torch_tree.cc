@@ -152,7 +152,7 @@ class TreeBuilder {
     const auto later = graph_.entries(id);
     entries.insert(entries.end(), later.begin(), later.end());
     // Those that were set after it was made replace those before.
-    tree_.graph_.contents[graph_.node(id).contents].entries = std::move(entries);
+    tree_.graph_.added_to(id).entries = std::move(entries);
   }
 
   std::vector<std::pair<NodeId, NodeId>> entries_of_dict(NodeId id) const {

@@ -32,8 +32,11 @@ class Resolver {
       throw_unsupported(path_, "{}: a string of Python 2 is not valid UTF-8", graph_.place(id_));
     }
     value_.text = node.text;
-    value_.integer = node.integer;
-    value_.number = node.number;
+    if (node.kind == Kind::kFloat) {
+      value_.number = node.number();
+    } else {
+      value_.integer = node.integer;
+    }
     value_.kind = kind_of(node.kind);
     if (node.kind == Kind::kCall) {
       resolve_call();
@@ -238,7 +241,7 @@ class Resolver {
   double real_number(std::string_view global, NodeId id) const {
     const pickle::Node& node = graph_.node(id);
     if (node.kind != Kind::kFloat && node.kind != Kind::kInteger) refuse(global);
-    return node.kind == Kind::kFloat ? node.number : static_cast<double>(node.integer);
+    return node.kind == Kind::kFloat ? node.number() : static_cast<double>(node.integer);
   }
 
   // bytearray(bytes), or of older Pythons bytearray(text, 'latin-1')

@@ -289,9 +289,9 @@ TEST(TorchZipTest, many_dimensions_are_refused) {
 
 TEST(TorchZipTest, deep_and_self_containing_values_are_refused_without_harm) {
   std::string deep;
-  for (int i = 0; i < 100'000; ++i) deep += "](";
+  for (int i = 0; i < 1'100; ++i) deep += "](";
   deep += "N";
-  for (int i = 0; i < 100'000; ++i) deep += "e";
+  for (int i = 0; i < 1'100; ++i) deep += "e";
   EXPECT_EQ(refusal(deep, {}), "f: data.pkl: values are nested deeper than 1000");
   EXPECT_EQ(refusal("]q\x00h\x00"
                     "a"s,
