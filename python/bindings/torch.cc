@@ -1,7 +1,9 @@
 // The tree of a torch checkpoint as Python objects. What only torch or NumPy can make, they make: this knows neither.
 #include <nanobind/stl/tuple.h>
 
+#include <algorithm>
 #include <unordered_map>
+#include <vector>
 
 #include "bindings.h"
 
@@ -100,9 +102,9 @@ class Builder {
       case TorchKind::kOrderedDict:
         return fill(number, call("ordered_dict"), value);
       case TorchKind::kSet:
-        return call("set", items(value));
+        return call("set", hashed(number, items(value)));
       case TorchKind::kFrozenSet:
-        return call("frozenset", items(value));
+        return call("frozenset", hashed(number, items(value)));
       case TorchKind::kSize:
         return call("size", items(value));
       case TorchKind::kDevice:
@@ -159,12 +161,31 @@ class Builder {
 
   nb::object fill(std::uint32_t number, nb::object dict, const TorchValue& value) {
     made_.emplace(number, dict);
-    for (const auto& [key, entry] : value.entries) {
-      const nb::object key_object = build(key);
-      const nb::object entry_object = build(entry);
-      if (PyObject_SetItem(dict.ptr(), key_object.ptr(), entry_object.ptr()) != 0) throw nb::python_error();
+    nb::list keys;
+    for (const auto& [key, entry] : value.entries) keys.append(build(key));
+    hashed(number, keys);
+    for (std::size_t i = 0; i < value.entries.size(); ++i) {
+      const nb::object entry_object = build(value.entries[i].second);
+      if (PyObject_SetItem(dict.ptr(), nb::object(keys[i]).ptr(), entry_object.ptr()) != 0) throw nb::python_error();
     }
     return dict;
+  }
+
+  // Anybody can make numbers, and tuples of them, that have one hash: what Python does with n of them takes n^2 steps.
+  nb::list hashed(std::uint32_t number, nb::list keys) const {
+    constexpr std::size_t kMostOfOneHash = 1000;
+    if (keys.size() <= kMostOfOneHash) return keys;
+    std::vector<Py_hash_t> hashes;
+    hashes.reserve(keys.size());
+    for (const nb::handle key : keys) {
+      hashes.push_back(PyObject_Hash(key.ptr()));
+      if (hashes.back() == -1) throw nb::python_error();
+    }
+    std::sort(hashes.begin(), hashes.end());
+    for (std::size_t i = kMostOfOneHash; i < hashes.size(); ++i) {
+      if (hashes[i] == hashes[i - kMostOfOneHash]) fail(number, "more than 1000 keys have the same hash");
+    }
+    return keys;
   }
 
   // Known before its parts are: it may contain itself.

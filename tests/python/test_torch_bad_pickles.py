@@ -260,6 +260,32 @@ def test_what_python_does_not_take_is_an_error_of_the_file(body: bytes, problem:
     assert "\n" not in str(caught.value)
 
 
+# Python hashes an integer to its remainder by this number.
+ONE_HASH = 2**61 - 1
+
+
+def colliding(count: int) -> list[bytes]:
+    return [b"\x8a\x0a" + (7 + i * ONE_HASH).to_bytes(10, "little", signed=True) for i in range(count)]
+
+
+@pytest.mark.parametrize("kind", ["dict", "OrderedDict", "set"])
+def test_keys_that_all_have_one_hash_are_refused(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / "m.pt"
+
+    def write(keys: list[bytes]) -> None:
+        if kind == "set":
+            write_zip(path, name("builtins", "set") + b"](" + b"".join(keys) + b"e\x85R")
+        else:
+            empty = b"}" if kind == "dict" else ORDERED_DICT
+            write_zip(path, empty + b"(" + b"".join(key + b"N" for key in keys) + b"u")
+
+    write(colliding(1000) + [number(i) for i in range(5000, 10000)])
+    assert len(penstock.load(path)) == 6000
+    write(colliding(1001))
+    with pytest.raises(penstock.FormatError, match=r"m\.pt: data\.pkl: byte \d+: more than 1000 keys have the same hash"):
+        penstock.load(path)
+
+
 def test_an_object_with_a_strange_state_says_where(tmp_path: Path) -> None:
     path = tmp_path / "m.pt"
     write_zip(path, ORDERED_DICT + b"K\x01b")
