@@ -11,6 +11,7 @@
 
 #include <bit>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -111,8 +112,8 @@ class Graph {
 
   std::string_view what;  // as in the options
   std::uint64_t offset = 0;
-  std::vector<Node> nodes;
-  std::vector<Contents> contents = std::vector<Contents>(1);
+  std::deque<Node> nodes;  // of which there may be millions: nothing is copied when there are more
+  std::deque<Contents> contents = std::deque<Contents>(1);
   std::unordered_set<std::string> names;  // of globals
 };
 
