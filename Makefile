@@ -1,6 +1,6 @@
 # `make demo` and `make test` are the two commands: from a fresh clone on Debian 12 each sets up everything it needs.
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test docs wheel bench fuzz format lint clean
+.PHONY: help setup build demo test test-vllm docs wheel bench fuzz format lint clean
 
 PYTHON_BIN := .venv/bin/python
 FUZZ_SECONDS ?= 600
@@ -10,6 +10,10 @@ help:
 	@echo 'make test     set up, then run every test: C++ (release, ASan+UBSan, TSan), fuzz targets, Python,'
 	@echo '              real checkpoints (downloads 330 MB once; skipped without a network), checks'
 	@echo '              STAGES="release python" runs some of them'
+	@echo
+	@echo 'make test-vllm'
+	@echo '              vLLM and SGLang with weights that penstock reads, in .venv-vllm (made here, 2.4 GB);'
+	@echo '              from then on `make test` has these tests too'
 	@echo
 	@echo 'make setup    Debian packages and the Python environment .venv'
 	@echo 'make build    the Python package and the penstock command, installed in .venv'
@@ -34,6 +38,10 @@ demo: build
 
 test: setup
 	@$(PYTHON_BIN) scripts/test.py $(STAGES)
+
+test-vllm: setup
+	@scripts/setup.sh vllm
+	@$(PYTHON_BIN) scripts/test.py vllm
 
 docs: build
 	@scripts/setup.sh docs

@@ -5,6 +5,7 @@
 #   scripts/setup.sh           packages and .venv (build, tests, demo)
 #   scripts/setup.sh build     only what building and the demo need of them, in half the time
 #   scripts/setup.sh bench     also .venv-bench, the released peers that bench/ races against
+#   scripts/setup.sh vllm      also .venv-vllm, vLLM and SGLang: 2.4 GB
 #   scripts/setup.sh docs      .venv-docs alone, which makes the site of docs/
 #
 # PYTHON names the interpreter the environments are made with (default: python3, at least 3.10).
@@ -88,9 +89,10 @@ check_python() {
     fail "$("$python" --version) is too old: penstock needs Python 3.10 or later (set PYTHON to one)"
 }
 
-# make_environment DIRECTORY REQUIREMENTS...: an environment with what the files name, one after the other.
+# make_environment DIRECTORY REQUIREMENTS...: an environment with what the files name, one after the other. A file that says
+# so names every package it needs, and nothing else is installed.
 make_environment() {
-  local directory=$1 name=${1#.} stamp=$1/setup-stamp-$scope requirements version wanted
+  local directory=$1 name=${1#.} stamp=$1/setup-stamp-$scope requirements version wanted dependencies
   shift
   version=$("$python" -c 'import sys; print(sys.version, sys.base_prefix)')
   wanted=$({ echo "$version"; for requirements in "$@"; do in_scope "$requirements"; done; } | sha256sum)
@@ -106,22 +108,27 @@ make_environment() {
   for requirements in "$@"; do
     say "$directory: installing $requirements$([[ $requirements == *torch* ]] && echo " (a large download the first time)")"
     in_scope "$requirements" >"$logs/$name-requirements.txt"
-    logged "$name-packages" "$directory/bin/python" -m pip install -r "$logs/$name-requirements.txt"
+    dependencies=()
+    if grep -q -e '^#.*installed with --no-deps' "$requirements"; then dependencies=(--no-deps); fi
+    logged "$name-packages" "$directory/bin/python" -m pip install "${dependencies[@]}" \
+      -r "$logs/$name-requirements.txt"
   done
   printf '%s\n' "$wanted" >"$stamp"
 }
 
 case ${1:-} in
-  "" | build | bench) ;;
+  "" | build | bench | vllm) ;;
   docs)
     check_python
     make_environment .venv-docs scripts/requirements-docs.txt
     exit
     ;;
-  *) fail "unknown argument '$1' (there are: build, bench, docs)" ;;
+  *) fail "unknown argument '$1' (there are: build, bench, vllm, docs)" ;;
 esac
 torch=scripts/requirements-torch.txt # first, so that nothing else chooses another one
 install_packages
 check_python
 make_environment .venv "$torch" scripts/requirements-dev.txt
-if [ "${1:-}" = bench ]; then make_environment .venv-bench "$torch" scripts/requirements-bench.txt; fi
+case ${1:-} in
+  bench | vllm) make_environment ".venv-$1" "$torch" "scripts/requirements-$1.txt" ;;
+esac

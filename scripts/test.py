@@ -1,6 +1,6 @@
 """Runs the stages of `make test`, all of them even when one fails, and adds up what the test runners reported.
 
-Stages: release, arm64, asan, tsan, fuzz, python, wild, docs, wheel, lint.
+Stages: release, arm64, asan, tsan, fuzz, python, wild, vllm, docs, wheel, lint.
 Without arguments every one runs, in this order.
 """
 
@@ -32,6 +32,8 @@ SECONDS_BETWEEN_SIGNS = 10
 THREADED_LAYERS = ("base", "device", "io", "memory", "transfer", "api")
 
 PYTHON_FOLDERS = ("python", "device", "cli", "repo", "cuda")
+SERVER_FOLDERS = ("vllm", "sglang")
+SERVERS = ROOT / ".venv-vllm"
 
 # Sanitizers must stop at the first finding, or a test could pass over it.
 SANITIZER_ENVIRONMENT = {
@@ -180,6 +182,25 @@ def python_tests(folders: tuple[str, ...]) -> Outcome:
     return outcome
 
 
+def server_tests() -> Outcome:
+    if not (SERVERS / "setup-stamp-all").exists():
+        print(
+            "  skipped: the environment .venv-vllm is not set up; `make test-vllm` does that, with 2.4 GB of packages"
+        )
+        return Outcome(ok=True, counts=Counts(skipped=1))
+    for arguments in ([], ["vllm"]):
+        if not run(["scripts/install_package.sh", *arguments], environment={"PENSTOCK_WARNINGS_AS_ERRORS": "ON"}):
+            return Outcome(ok=False)
+    outcome = Outcome(ok=True)
+    for folder in SERVER_FOLDERS:
+        report = REPORTS / f"{folder}.xml"
+        passed = run([SERVERS / "bin" / "python", "-m", "pytest", "-q", f"--junitxml={report}", f"tests/{folder}"])
+        counts = report_counts(report, show_details=False)
+        outcome.counts.add(counts or Counts())
+        outcome.ok = outcome.ok and passed and counts is not None
+    return outcome
+
+
 def count_wild_packages() -> int:
     return len(json.loads((ROOT / "tests" / "wild" / "packages.json").read_text()))
 
@@ -235,6 +256,7 @@ STAGES: dict[str, tuple[str, Callable[[], Outcome]]] = {
         lambda: python_tests(PYTHON_FOLDERS),
     ),
     "wild": (f"real checkpoints of {count_wild_packages()} packages, downloaded once", lambda: python_tests(("wild",))),
+    "vllm": ("vLLM and SGLang with weights that penstock reads, where .venv-vllm is set up", server_tests),
     "docs": ("the site, its links", docs_site),
     "wheel": ("a wheel and a source distribution, installed and used in a new environment", wheel),
     "lint": ("formatting, lint, types", checks),

@@ -2,7 +2,7 @@
 
 _accelerate                            other libraries, on the APIs below
              |
-integrations                           callbacks for libraries that train
+integrations                           inside libraries that train or serve
 dcp, fast*, flashpack, safetensors     the APIs that people know from elsewhere
              |
           _torch                       all that is known of torch
