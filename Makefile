@@ -12,7 +12,7 @@ help:
 	@echo '              STAGES="release python" runs some of them'
 	@echo
 	@echo 'make test-vllm'
-	@echo '              vLLM and SGLang with weights that penstock reads, in .venv-vllm (made here, 2.4 GB);'
+	@echo '              vLLM and SGLang with weights that penstock reads, in .venv-vllm (made here, 3.5 GB);'
 	@echo '              from then on `make test` has these tests too'
 	@echo
 	@echo 'make setup    Debian packages and the Python environment .venv'

@@ -1,5 +1,5 @@
 """penstock inside the tools that people use, and what is promised of it: from_pretrained, torch.distributed.checkpoint,
-verified loads and checksums.
+verified loads, checksums, and vLLM (in .venv-vllm, which `scripts/setup.sh vllm` makes; without it that is left out).
 
     bench/integration_race.py                       # 2 GiB, 5 rounds: a quarter of an hour
     bench/integration_race.py --quick               # 0.25 GiB, 1 round
@@ -28,9 +28,12 @@ from typing import Any
 
 import machine
 import model
+import vllm_ways
 from race import ROOT
 
 REST_SECONDS = 1.0
+VLLM_PYTHON = ROOT / ".venv-vllm" / "bin" / "python"
+VLLM_SHARE = 0.5  # of the size: its model is 1 GiB where that of others is 2
 
 
 @dataclass(frozen=True)
@@ -58,6 +61,12 @@ FIGURES = [
     Figure("load(verify=True) with a seal, cold", "verify sealed cold", "load cold", 1.05, at_most=True),
     Figure("load(verify=True) with stored checksums, cold", "verify stored cold", "load cold", 1.05, at_most=True),
     Figure("save with checksums", "save checksums", "save", 1.03, at_most=True),
+    Figure("vLLM's weights, cold, over auto", "vllm auto cold", "vllm penstock cold", 2),
+    *[
+        Figure(f"vLLM's weights, cold, over {way}", f"vllm {way} cold", "vllm penstock cold", 1.5)
+        for way in ("multithread", "fastsafetensors", "runai")
+    ],
+    Figure("vLLM's weights, warm, over auto", "vllm auto warm", "vllm penstock warm", 0.95),
 ]
 WAYS = sorted({way for figure in FIGURES for way in (figure.over, figure.under, figure.alone) if way})
 
@@ -87,12 +96,16 @@ def touched(tensors: dict[str, Any]) -> dict[str, Any]:
 
 
 def loading(source: Path, cold: bool, action: Callable[[], dict[str, Any]]) -> float:
+    make_ready(source, cold)
+    return timed(lambda: touched(action()))
+
+
+def make_ready(source: Path, cold: bool) -> None:
     if cold:
         machine.drop_page_cache(files_of(source), everything=False)
     else:
         for path in files_of(source):
             machine.warm_page_cache(path)
-    return timed(lambda: touched(action()))
 
 
 def syncing(target: Path, action: Callable[[], Any]) -> Callable[[], None]:
@@ -227,6 +240,8 @@ def load(folder: Path, source: str, verify: bool) -> float:
 
 def measure(way: str, folder: Path) -> float:
     words = way.split()
+    if words[0] == "vllm":
+        return vllm_ways.loading(folder, words[1], lambda source: make_ready(source, words[2] == "cold"))
     if words[0] == "pretrained":
         return pretrained(folder, words[1] == "ours", words[2] == "cold")
     if words[:2] == ["dcp", "save"]:
@@ -247,6 +262,10 @@ def measure(way: str, folder: Path) -> float:
 
 
 # ---- The driver -----------------------------------------------------------------------------------------------------
+
+
+def is_of_vllm(way: str) -> bool:
+    return way.startswith("vllm ")
 
 
 def prepare(folder: Path, gib: float) -> int:
@@ -287,7 +306,14 @@ def prepare(folder: Path, gib: float) -> int:
 
 def run(way: str, folder: Path) -> float:
     time.sleep(REST_SECONDS)
-    command = [sys.executable, __file__, "--measure", way, "--directory", str(folder)]
+    command = [
+        VLLM_PYTHON if is_of_vllm(way) else sys.executable,
+        __file__,
+        "--measure",
+        way,
+        "--directory",
+        str(folder),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise SystemExit(f"[bench] {way} failed: {done.stderr.strip()[-2000:]}")
@@ -298,10 +324,10 @@ def spread_of(values: list[float]) -> str:
     return f"{min(values):.2f} - {max(values):.2f}"
 
 
-def show(results: dict[str, list[float]], nbytes: int) -> list[dict[str, Any]]:
+def show(results: dict[str, list[float]], nbytes: dict[str, int]) -> list[dict[str, Any]]:
     print(f"\n{'':24} {'seconds':>8} {'range':>15} {'GiB/s':>7}")
     for way, seconds in results.items():
-        rate = nbytes / model.GIB / median(seconds)
+        rate = nbytes[way] / model.GIB / median(seconds)
         print(f"{way:24} {median(seconds):8.3f} {min(seconds):6.3f} - {max(seconds):6.3f} {rate:7.2f}")
     print(f"\n{'figure':52} {'target':>9} {'ratio':>6} {'range':>13} {'alone':>6}")
     rows = []
@@ -340,10 +366,19 @@ def main() -> int:
     rounds = arguments.rounds or (1 if arguments.quick else 5)
     folder.mkdir(parents=True, exist_ok=True)
     chosen = [f for f in FIGURES if re.search(arguments.only, f"{f.name} | {f.over} | {f.under}")]
+    if not VLLM_PYTHON.exists() and any(is_of_vllm(f.over) for f in chosen):
+        print("[bench] without vLLM: .venv-vllm is not set up (`make test-vllm` does that)", flush=True)
+        chosen = [f for f in chosen if not is_of_vllm(f.over)]
     ways = sorted({way for figure in chosen for way in (figure.over, figure.under, figure.alone) if way})
     try:
-        nbytes = prepare(folder, arguments.gib or (0.25 if arguments.quick else 2))
-        print(f"[bench] {nbytes / model.GIB:.2f} GiB, {rounds} rounds, seed {arguments.seed}", flush=True)
+        gib = arguments.gib or (0.25 if arguments.quick else 2)
+        nbytes: dict[str, int] = {}
+        for group, make, share in ((True, vllm_ways.prepare, VLLM_SHARE), (False, prepare, 1.0)):
+            mine = [way for way in ways if is_of_vllm(way) == group]
+            if mine:
+                nbytes |= dict.fromkeys(mine, make(folder, gib * share))
+        written = " and ".join(f"{size / model.GIB:.2f} GiB" for size in sorted(set(nbytes.values())))
+        print(f"[bench] {written}, {rounds} rounds, seed {arguments.seed}", flush=True)
         order, results = random.Random(arguments.seed), {way: list[float]() for way in ways}
         for number in range(rounds):
             for way in order.sample(ways, len(ways)):

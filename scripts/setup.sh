@@ -5,7 +5,7 @@
 #   scripts/setup.sh           packages and .venv (build, tests, demo)
 #   scripts/setup.sh build     only what building and the demo need of them, in half the time
 #   scripts/setup.sh bench     also .venv-bench, the released peers that bench/ races against
-#   scripts/setup.sh vllm      also .venv-vllm, vLLM and SGLang: 2.4 GB
+#   scripts/setup.sh vllm      also .venv-vllm, vLLM and SGLang: 3.5 GB
 #   scripts/setup.sh docs      .venv-docs alone, which makes the site of docs/
 #
 # PYTHON names the interpreter the environments are made with (default: python3, at least 3.10).

@@ -185,7 +185,7 @@ def python_tests(folders: tuple[str, ...]) -> Outcome:
 def server_tests() -> Outcome:
     if not (SERVERS / "setup-stamp-all").exists():
         print(
-            "  skipped: the environment .venv-vllm is not set up; `make test-vllm` does that, with 2.4 GB of packages"
+            "  skipped: the environment .venv-vllm is not set up; `make test-vllm` does that, with 3.5 GB of packages"
         )
         return Outcome(ok=True, counts=Counts(skipped=1))
     for arguments in ([], ["vllm"]):

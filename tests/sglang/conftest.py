@@ -1,0 +1,74 @@
+"""Tests with SGLang's released wheel, as far as it imports without a GPU: `make test-vllm`.
+
+What is SGLang's own: the registry of hooks, the command line, the configuration, the choice of a loader, and all of the
+loader but the model it would fill, which takes kernels that have no wheel for the CPU. torchvision is a stand-in, which
+has the names that SGLang imports and nothing behind them: the released one needs a torch with CUDA.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib import import_module
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+TESTS = Path(__file__).parents[1]
+sys.path[:0] = [str(TESTS / "shared"), str(TESTS / "repo")]
+os.environ["HF_HUB_OFFLINE"] = "1"
+
+
+class StandIn(ModuleType):
+    """A module with an empty class for every name."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return type(name, (), {})
+
+
+class TorchvisionFinder(MetaPathFinder, Loader):
+    """Finds torchvision, and every module of it."""
+
+    def find_spec(self, fullname: str, path: Any, target: ModuleType | None = None) -> ModuleSpec | None:
+        return ModuleSpec(fullname, self, is_package=True) if fullname.split(".")[0] == "torchvision" else None
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        return StandIn(spec.name)
+
+    def exec_module(self, module: ModuleType) -> None:
+        pass
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("filterwarnings", "default")  # those of SGLang and of torch are not ours to end
+    if find_spec("torchvision") is None:
+        import_module("transformers")  # asks whether torchvision is there, and is to go without it
+        sys.meta_path.append(TorchvisionFinder())
+
+
+def pytest_report_header() -> str:
+    stand_in = any(isinstance(finder, TorchvisionFinder) for finder in sys.meta_path)
+    return f"SGLang {version('sglang')}, the released wheel, torchvision {'a stand-in' if stand_in else 'its own'}"
+
+
+@pytest.fixture(scope="session")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model in shards with a file that no index names, and in torch files."""
+    import tiny_llama
+    import torch
+
+    folder = tmp_path_factory.mktemp("models")
+    model = tiny_llama.make_model(folder / "shards", max_shard_size="200KB")
+    (folder / "shards" / "stray.safetensors").write_bytes(b"no safetensors file")
+    tiny_llama.make_model(folder / "bin")
+    (folder / "bin" / "model.safetensors").unlink()
+    torch.save(dict(model.state_dict()), folder / "bin" / "pytorch_model.bin")
+    return folder
