@@ -18,6 +18,11 @@ DOCS = ROOT / "docs"
 PAGES = [README, *sorted(DOCS.rglob("*.md"))]
 OTHER_PAGES = [ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", ROOT / "bench" / "README.md"]
 RELEASE_BUILD = ROOT / "build" / "release"
+# Pages whose code needs an environment of its own, and the tests that run it there.
+RUN_ELSEWHERE = {
+    DOCS / "guides" / "vllm.md": ROOT / "tests" / "vllm" / "test_vllm_page.py",
+    DOCS / "guides" / "sglang.md": ROOT / "tests" / "sglang" / "test_sglang_page.py",
+}
 MOST_WORDS_IN_README = 900
 WIDEST_LINE = 120
 
@@ -27,7 +32,8 @@ def name_of(page: Path) -> str:
 
 
 def pages_with(*languages: str) -> list[Path]:
-    return [page for page in PAGES if any(block.language in languages for block in blocks_that_run(page))]
+    pages = [page for page in PAGES if page not in RUN_ELSEWHERE]
+    return [page for page in pages if any(block.language in languages for block in blocks_that_run(page))]
 
 
 def run_checked(command: list[str | Path], directory: Path, name: str) -> None:
@@ -43,6 +49,12 @@ def run_checked(command: list[str | Path], directory: Path, name: str) -> None:
 @pytest.mark.parametrize("page", pages_with("python", "sh"), ids=name_of)
 def test_python_and_shell_blocks_run(page: Path, tmp_path: Path) -> None:
     run_checked([sys.executable, page_blocks.__file__, page], tmp_path, name_of(page))
+
+
+@pytest.mark.parametrize(("page", "test"), RUN_ELSEWHERE.items(), ids=map(name_of, RUN_ELSEWHERE))
+def test_pages_that_run_elsewhere_have_code_and_a_test(page: Path, test: Path) -> None:
+    assert blocks_that_run(page)
+    assert f'"{page.name}"' in test.read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="module")
