@@ -1,8 +1,8 @@
 """Tests with SGLang's released wheel, as far as it imports without a GPU: `make test-vllm`.
 
-SGLang's own are the registry of hooks, the command line, the configuration, the loader and the model that it fills. Only
-generating is left out: the kernels for it have no wheel for CPUs. torchvision is a stand-in, which has the names that
-SGLang imports and nothing behind them: the released one needs a torch with CUDA.
+SGLang's own are the registry of hooks, the command line, the configuration, the loader and the model that it fills.
+Only generating is left out: the kernels for it have no wheel for CPUs. torchvision is a stand-in, which has the names
+that SGLang imports and nothing behind them: the released one needs a torch with CUDA.
 """
 
 from __future__ import annotations

@@ -17,7 +17,9 @@ from penstock.integrations import _serving
 from penstock.integrations import vllm as integration
 from penstock.integrations.vllm import PenstockModelLoader
 from vllm.config.load import LoadConfig
+from vllm.engine.arg_utils import EngineArgs
 from vllm.model_executor.model_loader import DefaultModelLoader, get_model_loader
+from vllm.utils.argparse_utils import FlexibleArgumentParser
 
 Source = DefaultModelLoader.Source
 
@@ -61,6 +63,16 @@ def test_vllm_finds_the_plugin_and_its_loader() -> None:
     loader = get_model_loader(LoadConfig(load_format="penstock"))
     assert type(loader) is PenstockModelLoader
     assert isinstance(loader, DefaultModelLoader)
+
+
+def test_the_command_line_of_vllm_serve_takes_it(models: Path) -> None:
+    parser = EngineArgs.add_cli_args(FlexibleArgumentParser())
+    config = '{"max_buffer": "1GiB", "verify": true}'
+    line = ["--model", str(models / "single"), "--load-format", "penstock", "--model-loader-extra-config", config]
+    parsed = parser.parse_args(line)
+    loader = get_model_loader(EngineArgs.from_cli_args(parsed).create_load_config())
+    assert type(loader) is PenstockModelLoader
+    assert loader._settings._arguments == {"max_buffer": "1GiB", "verify": True}
 
 
 def test_what_is_overridden_is_there_and_takes_the_same() -> None:
