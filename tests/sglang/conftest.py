@@ -47,13 +47,17 @@ class TorchvisionFinder(MetaPathFinder, Loader):
         pass
 
 
+def stand_in_for_torchvision() -> None:
+    if find_spec("torchvision") is None:
+        import_module("transformers")  # asks whether torchvision is there, and is to go without it
+        sys.meta_path.append(TorchvisionFinder())
+
+
 def pytest_configure(config: pytest.Config) -> None:
     # Those of SGLang and of torch are not ours to end.
     for rule in ("default", "ignore::DeprecationWarning", "ignore::UserWarning"):
         config.addinivalue_line("filterwarnings", rule)
-    if find_spec("torchvision") is None:
-        import_module("transformers")  # asks whether torchvision is there, and is to go without it
-        sys.meta_path.append(TorchvisionFinder())
+    stand_in_for_torchvision()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

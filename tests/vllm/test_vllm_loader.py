@@ -221,6 +221,17 @@ def test_one_rank_leaves_the_page_cache_alone_and_several_share_it(cold: Path, m
     assert resident(cold) == 64 << 20
 
 
+def test_cuda_is_the_gpu_of_this_rank_and_the_host_is_the_default(
+    models: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chosen: list[str] = []
+    monkeypatch.setattr(_serving, "stream", lambda files, device, **_: chosen.append(device) or iter(()))
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 3)
+    for config in ({}, {"device": "cuda"}, {"device": "cuda:1"}):
+        weights_of(make_loader(**config), Source(str(models / "single"), None))
+    assert chosen == ["cpu", "cuda:3", "cuda:1"]
+
+
 def test_cached_files_are_mapped(cold: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cold.read_bytes()
     chosen: list[penstock.Stats] = []
