@@ -15,8 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import helpers
+import pytest
 import torch
 import torch.distributed as dist
+from penstock.fastsafetensors import file_buffer
+from penstock.fastsafetensors._read import OwnFiles
 from penstock.fastsafetensors.file_buffer import FilesBufferOnDevice
 from penstock.fastsafetensors.loader import SafeTensorsFileLoader, fastsafe_open
 from penstock.fastsafetensors.st_types import DType
@@ -71,10 +74,20 @@ def check(found: Any, expected: torch.Tensor, name: str) -> None:
 
 @contextmanager
 def opened(
-    directory: Path, world: int, pg: Any = None, files: dict[int, list[str]] | None = None, **arguments: Any
+    directory: Path,
+    world: int,
+    pg: Any = None,
+    files: dict[int, list[str]] | None = None,
+    *,
+    are_remote: bool = False,
+    **arguments: Any,
 ) -> Iterator[FilesBufferOnDevice]:
+    """are_remote: as if ranks could not read each other's memory."""
     group = dist.group.WORLD if pg is None else pg
     loader = SafeTensorsFileLoader(group, "cpu", nogds=True, timeout=TIMEOUT_SECONDS)
+    if are_remote:
+        assert loader._group is not None
+        loader._group._knows_processes = True
     buffer = None
     try:
         loader.add_filenames(files_by_rank(directory, world) if files is None else files)
@@ -107,6 +120,114 @@ def parts_of_tensors(rank: int, world: int, directory: Path) -> None:
             check(buffer.get_sharded(name, -1), tensor, name)
 
 
+def parts_that_are_sent(rank: int, world: int, directory: Path) -> None:
+    with opened(directory, world, are_remote=True) as buffer:
+        for name, tensor in everything().items():
+            for dim in (*range(tensor.dim()), -1):
+                expected = tensor if dim == -1 else part(tensor, dim, rank, world)
+                check(buffer.get_sharded(name, dim), expected, f"{name} {dim}")
+    with opened(directory, world, are_remote=True) as buffer:
+        wanted = {
+            name: -1 if index % 3 else tensor.dim() - 1 for index, (name, tensor) in enumerate(everything().items())
+        }
+        for name, found in buffer.as_dict(wanted).items():
+            tensor, dim = everything()[name], wanted[name]
+            check(found.get_raw(), tensor if dim == -1 else part(tensor, dim, rank, world), name)
+
+
+# Types of less than a byte and of one, and two in between that torch can't hold.
+NARROW: list[tuple[str, str, list[int], int]] = [
+    ("before", "F32", [5], 20),
+    ("six_bits", "F6_E2M3", [8], 6),
+    ("pairs", "F4", [3, 8], 12),
+    ("odd_pairs", "F4", [2, 3], 3),
+    ("scales", "F8_E8M0", [7], 7),
+    ("float8", "F8_E5M2", [2, 9], 18),
+    ("after", "BF16", [3, 5], 30),
+]
+
+
+def narrow_bytes(name: str, nbytes: int) -> bytes:
+    return bytes((index * 7 + len(name)) % 256 for index in range(nbytes))
+
+
+def write_narrow(path: Path) -> None:
+    header, end = {}, 0
+    for name, dtype, shape, nbytes in NARROW:
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [end, end + nbytes]}
+        end += nbytes
+    text = json.dumps(header).encode()
+    content = b"".join(narrow_bytes(name, nbytes) for name, _, _, nbytes in NARROW)
+    path.write_bytes(len(text).to_bytes(8, "little") + text + content)
+
+
+def narrow_types(rank: int, world: int, directory: Path) -> None:
+    """Those that torch can't hold are refused when they are asked for, and don't hinder their neighbours."""
+    with opened(directory, world, files={1: [str(directory / "narrow.safetensors")]}) as buffer:
+        for name, _, shape, nbytes in NARROW:
+            if name in ("six_bits", "odd_pairs"):
+                with pytest.raises(NotImplementedError, match=f"{name}: .*torch"):
+                    buffer.get_sharded(name, 0)
+                continue
+            row = nbytes // shape[0]
+            block = -(-shape[0] // world)
+            found = buffer.get_sharded(name, 0)
+            first, last = rank * block * row, (rank + 1) * block * row
+            assert helpers.bits_of(found) == narrow_bytes(name, nbytes)[first:last], name
+        assert buffer.get_sharded("pairs", 1).shape == (3, 4 // world)
+
+
+def mixed_calls_read_once(rank: int, world: int, directory: Path) -> None:
+    """What came whole with another tensor is cut, pushed and put side by side, and not read again."""
+    with opened(directory, world) as buffer, reads_again() as again:
+        expected = everything()
+        check(buffer.get_tensor("0.single"), expected["0.single"], "0.single")
+        for number in range(FILES):
+            for index in range(0, 40, 4):
+                names = [f"{number}.tiny.{index + step}" for step in range(4)]
+                check(buffer.get_sharded(names[0], 0), part(expected[names[0]], 0, rank, world), names[0])
+                found = buffer.as_dict({names[1]: 0})[names[1]].get_raw()
+                check(found, part(expected[names[1]], 0, rank, world), names[1])
+                pushed = buffer.push_tensor(names[2], world - 1)
+                assert (pushed is not None) == (rank == world - 1), names[2]
+                if pushed is not None:
+                    check(pushed, expected[names[2]], names[2])
+                check(buffer.get_tensor(names[3]), expected[names[3]], names[3])
+            check(buffer.get_sharded(f"{number}.large", 1), part(expected[f"{number}.large"], 1, rank, world), "large")
+        assert again == []
+
+
+@contextmanager
+def reads_again() -> Iterator[list[str]]:
+    """The tensors that are read a second time."""
+    names: list[str] = []
+    read_again = OwnFiles._read_again
+
+    def counting(own: OwnFiles, name: str) -> Any:
+        names.append(name)
+        return read_again(own, name)
+
+    OwnFiles._read_again = counting  # type: ignore[method-assign]
+    try:
+        yield names
+    finally:
+        OwnFiles._read_again = read_again  # type: ignore[method-assign]
+
+
+def ahead_is_bounded(rank: int, world: int, directory: Path) -> None:
+    """Who asks for few of the tensors keeps few of the others."""
+    limits = file_buffer.BUNDLE_BYTES, file_buffer._AHEAD_BYTES
+    file_buffer.BUNDLE_BYTES, file_buffer._AHEAD_BYTES = 60, 100
+    try:
+        with opened(directory, world) as buffer:
+            for index in range(0, 40, 6):
+                name = f"0.tiny.{index}"
+                check(buffer.get_sharded(name, 0), part(everything()[name], 0, rank, world), name)
+                assert sum(tensor.nbytes for tensor in buffer._ahead.values()) == buffer._ahead_bytes <= 100
+    finally:
+        file_buffer.BUNDLE_BYTES, file_buffer._AHEAD_BYTES = limits
+
+
 def dictionaries(rank: int, world: int, directory: Path) -> None:
     wanted = {name: tensor.dim() - 1 if "tiny" not in name else -1 for name, tensor in everything().items()}
     with opened(directory, world) as buffer:
@@ -135,6 +256,11 @@ def few_collectives(rank: int, world: int, directory: Path) -> None:
             if name != "0.large":
                 buffer.get_tensor(name)
         assert calls <= 3, calls
+        calls = 0
+        for index, (name, tensor) in enumerate(make_tensors(2).items()):
+            if name != "2.large" and tensor.dim() > 0:
+                buffer.get_sharded(name, index % tensor.dim())
+        assert calls <= 4, calls  # what lies before the first in the file comes with another
         calls = 0
         buffer.as_dict({name: -1 for name in make_tensors(1) if name != "1.large"})
         assert calls <= 4, calls
@@ -262,6 +388,18 @@ def other_dimension(rank: int, world: int, directory: Path) -> None:
         buffer.get_sharded("0.large", 0 if rank == 0 else 1)
 
 
+def other_order_of_tiny_ones(rank: int, world: int, directory: Path) -> None:
+    """They came together, so that each rank finds its part by itself; the next call that asks the others tells."""
+    with opened(directory, world) as buffer:
+        for index in range(3):
+            buffer.get_sharded(f"0.tiny.{index}", 0)
+        buffer.get_sharded("0.tiny.4" if rank == world - 1 else "0.tiny.3", 0)
+        try:
+            buffer.get_tensor("1.large")
+        finally:
+            check(buffer.get_tensor("1.large"), everything()["1.large"], "the group goes on")
+
+
 def other_files(rank: int, world: int, directory: Path) -> None:
     files = files_by_rank(directory, world)
     if rank == world - 1:
@@ -344,7 +482,7 @@ def first_rank_fails_early(rank: int, world: int, directory: Path) -> None:
         files[0] = [str(directory / "missing.safetensors")]
         with opened(directory, world, files=files):
             pass
-    time.sleep(1.0)
+    time.sleep(0.3)
     with opened(directory, world) as buffer:
         buffer.get_tensor("0.large")
 
@@ -412,6 +550,10 @@ SCENARIOS: dict[str, Callable[[int, int, Path], None]] = {
     for scenario in (
         whole_tensors,
         parts_of_tensors,
+        parts_that_are_sent,
+        narrow_types,
+        mixed_calls_read_once,
+        ahead_is_bounded,
         dictionaries,
         few_collectives,
         pushes,
@@ -427,6 +569,7 @@ SCENARIOS: dict[str, Callable[[int, int, Path], None]] = {
         unknown_on_one_rank,
         other_order,
         other_dimension,
+        other_order_of_tiny_ones,
         other_files,
         missing_file,
         bad_file,

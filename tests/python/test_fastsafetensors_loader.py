@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import penstock
 import pytest
 import torch
 from penstock import _core
+from penstock.fastsafetensors import live_allocation_bytes, live_allocation_count
 from penstock.fastsafetensors.common import SingleGroup
 from penstock.fastsafetensors.loader import SafeTensorsFileLoader, fastsafe_open
 from penstock.fastsafetensors.st_types import Device, DType
@@ -46,6 +48,23 @@ def test_tensors_are_those_of_the_files_also_after_close(files: list[str], pg: A
     loader.close()
     gc.collect()
     helpers.assert_same_tensors(found, load_file(files[0]) | load_file(files[1]))
+
+
+@pytest.mark.parametrize("allow_inflight", [False, True])
+@pytest.mark.parametrize("framework", ["pytorch", "numpy"])
+def test_tensors_count_as_live_until_they_are_gone(files: list[str], allow_inflight: bool, framework: str) -> None:
+    gc.collect()
+    before = live_allocation_count(), live_allocation_bytes()
+    with closing(make_loader(files[:1], framework=framework)) as loader:
+        with closing(loader.copy_files_to_device(allow_inflight=allow_inflight)) as buffer:
+            kept = [buffer.get_tensor("a"), buffer.get_tensor("a")]
+            if not allow_inflight:  # where it is given, those that have landed
+                assert live_allocation_count() - before[0] == len(FIRST)
+        gc.collect()
+        assert (live_allocation_count() - before[0], live_allocation_bytes() - before[1]) == (1, 120)
+        del kept
+        gc.collect()
+        assert (live_allocation_count(), live_allocation_bytes()) == before
 
 
 @pytest.mark.parametrize(

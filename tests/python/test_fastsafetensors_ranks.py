@@ -31,6 +31,7 @@ class Launch:
             path = fastsafetensors_rank.file_of(directory, number)
             save_file(fastsafetensors_rank.make_tensors(number), path, metadata={"number": str(number)})
         shutil.copy(fastsafetensors_rank.file_of(directory, 0), directory / "shrinks.safetensors")
+        fastsafetensors_rank.write_narrow(directory / "narrow.safetensors")
         (directory / "bad.safetensors").write_bytes(b"\xff" * 100)
         environment = {**os.environ, **helpers.rendezvous(), "WORLD_SIZE": str(world), "OMP_NUM_THREADS": "1"}
         command = [sys.executable, fastsafetensors_rank.__file__, str(directory), *scenarios]
@@ -66,6 +67,10 @@ def launch(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     [
         "whole_tensors",
         "parts_of_tensors",
+        "parts_that_are_sent",
+        "narrow_types",
+        "mixed_calls_read_once",
+        "ahead_is_bounded",
         "dictionaries",
         "few_collectives",
         "pushes",
@@ -100,6 +105,12 @@ def test_ranks_that_ask_for_different_tensors_are_told_so(launch: Launch) -> Non
 def test_ranks_that_split_in_different_dimensions_are_told_so(launch: Launch) -> None:
     expected = "the ranks disagree: rank 0 calls get_sharded('0.large', 0), rank 1 calls get_sharded('0.large', 1)"
     assert launch.said("other_dimension") == [f"DistributedError: {expected}"] * launch.world
+
+
+def test_ranks_that_took_different_tiny_tensors_are_told_so_by_the_next_call(launch: Launch) -> None:
+    first, other = "get_sharded('0.tiny.3', 0)", "get_sharded('0.tiny.4', 0)"
+    expected = f"the ranks disagree: rank 0 calls {first}, rank {launch.world - 1} calls {other}"
+    assert launch.said("other_order_of_tiny_ones") == [f"DistributedError: {expected}"] * launch.world
 
 
 def test_ranks_that_load_different_files_are_told_so(launch: Launch) -> None:

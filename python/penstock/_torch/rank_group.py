@@ -18,6 +18,7 @@ number names a corner of the default process group's store. Nothing is exchanged
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import re
 import time
@@ -89,6 +90,7 @@ class RankGroup:
         self._failure: str | None = None  # why it can't be used any more
         self._told: BaseException | None = None  # what the others have been told of by a call
         self._holders = 1
+        self._noted: list[str] = []  # calls since the last one that asked the others
         self._processes: list[int] | None = None  # of all ranks, where each may read the memory of each other
         self._knows_processes = False
 
@@ -130,13 +132,19 @@ class RankGroup:
         """A rank, in words; with its number in the default group where that is another."""
         return f"rank {rank}" if self._members[rank] == rank else f"rank {rank} (global rank {self._members[rank]})"
 
+    def note(self, call: str) -> None:
+        """A call that this rank could answer by itself: the next `agree` finds out whether all ranks made it."""
+        self._noted.append(call)
+
     def agree(self, call: str, detail: bytes = b"", error: BaseException | None = None) -> None:
-        """Returns when all ranks made the same call, with the same detail, and none has an error.
+        """Returns when all ranks made the same call with the same detail, after the same others, and none has an error.
 
         Else all raise: those that have an error do so themselves, after this.
         """
         self._connect()
-        digest = int.from_bytes(hashlib.blake2b(call.encode() + b"\0" + detail, digest_size=8).digest(), "big") >> 1
+        calls, self._noted = [*self._noted, call], []
+        content = "\0".join(calls).encode() + b"\0" + detail
+        digest = int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "big") >> 1
         flags = torch.tensor([digest, ~digest, 0 if error is None else self.size - self.rank])
         with self.reachable(call):
             self._lane.allreduce(flags, dist.ReduceOp.MAX).wait()
@@ -144,19 +152,19 @@ class RankGroup:
         if failed > 0:
             self._tell_failure(call, self.size - failed, error)
         elif highest != lowest:
-            self._tell_difference(call)
+            self._tell_difference(calls)
 
-    def together(self, call: str, action: Callable[[], Any], detail: bytes = b"") -> Any:
-        """Runs `action` on every rank, then agrees.
+    def together(self, call: str, action: Callable[[], Any], detail: bytes | Callable[[Any], bytes] = b"") -> Any:
+        """Runs `action` on every rank, then agrees; on `detail` too, or on what that makes of the result.
 
         Where one fails all raise: it its own error, the others one that names it.
         """
         try:
             result = action()
         except Exception as error:
-            self.agree(call, detail, error)
+            self.agree(call, b"", error)
             raise
-        self.agree(call, detail)
+        self.agree(call, detail(result) if callable(detail) else detail)
         return result
 
     def gather(self, call: str, content: bytes) -> list[bytes]:
@@ -291,14 +299,16 @@ class RankGroup:
             raise DistributedError(f"{call}: {self.name(failed)} failed: {reason}")
         self._told = error
 
-    def _tell_difference(self, call: str) -> None:
-        texts = self._texts(call, call)
-        other = next((rank for rank, text in enumerate(texts) if text != texts[0]), None)
-        if other is None:
-            raise DistributedError(f"the ranks disagree on what {call} is to move")
-        raise DistributedError(
-            f"the ranks disagree: {self.name(0)} calls {texts[0]}, {self.name(other)} calls {texts[other]}"
-        )
+    def _tell_difference(self, calls: list[str]) -> None:
+        """Who did what else than the first rank, and where they parted."""
+        everyone = [json.loads(text) for text in self.gather(calls[-1], json.dumps(calls).encode())]
+        for rank, other in enumerate(everyone):
+            for of_first, of_other in zip(everyone[0], other, strict=False):
+                if of_first != of_other:
+                    raise DistributedError(
+                        f"the ranks disagree: {self.name(0)} calls {of_first}, {self.name(rank)} calls {of_other}"
+                    )
+        raise DistributedError(f"the ranks disagree on what {calls[-1]} is to move")
 
     def _texts(self, call: str, text: str) -> list[str]:
         own = torch.frombuffer(

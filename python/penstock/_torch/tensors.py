@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import gc
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +10,7 @@ import torch
 from torch.utils.dlpack import from_dlpack
 
 from .. import _core
+from .._collector import GarbageCollectionPaused
 from .._dtypes import BITS, TORCH_NAMES
 from .._frameworks import PackedTensor, Place, Source
 from ..errors import ArgumentError, IoError, UnsupportedError
@@ -31,21 +31,6 @@ _OVER_STORAGE = (torch.Tensor, torch.nn.Parameter)
 
 # What from_dlpack has taken since the oldest torch that penstock works with.
 _DLPACK = frozenset(("BOOL", "U8", "I8", "I16", "I32", "I64", "F16", "BF16", "F32", "F64", "C64", "C128"))
-
-
-class GarbageCollectionPaused:
-    """For as long as thousands of objects are made that all stay: full collections took longer than making them.
-
-    The switch is the process's: a thread that turns the collector off meanwhile finds it on again.
-    """
-
-    def __enter__(self) -> None:
-        self._was_enabled = gc.isenabled()
-        gc.disable()
-
-    def __exit__(self, *_: object) -> None:
-        if self._was_enabled:
-            gc.enable()
 
 
 def require(infos: Callable[[], Iterable[Info]]) -> None:

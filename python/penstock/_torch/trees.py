@@ -10,10 +10,11 @@ from typing import Any
 import torch
 
 from .. import _core
+from .._collector import GarbageCollectionPaused
 from .._frameworks import Landing
 from .._opaque import Opaque
 from ..errors import FormatError, UnsupportedError, UnsupportedFormatError
-from .tensors import DTYPES, GarbageCollectionPaused, elements, view
+from .tensors import DTYPES, elements, view
 
 Place = Callable[[torch.UntypedStorage, str], Any]
 

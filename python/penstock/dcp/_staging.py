@@ -15,8 +15,9 @@ import torch
 from torch.distributed.checkpoint.staging import AsyncStager, BlockingAsyncStager
 from torch.distributed.tensor import DTensor
 
+from .._collector import GarbageCollectionPaused
 from .._core import Memory, MemoryPool
-from .._torch.tensors import GarbageCollectionPaused, is_plain, pointer
+from .._torch.tensors import is_plain, pointer
 
 _ALIGNMENT = 64
 _PIECE = 16 << 20  # what one thread copies at a time

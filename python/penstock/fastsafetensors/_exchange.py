@@ -19,6 +19,7 @@ import torch.distributed as dist
 from .._torch.neighbours import new_bytes, pull
 from ..errors import ArgumentError, DistributedError
 from ._exchange_group import RankGroup
+from .allocation import count_tensor
 
 # From here on two more messages take less time than a second copy.
 _PULLED_BYTES = 2**20
@@ -202,6 +203,15 @@ class Exchange:
         self._transport = make_transport(group, device)
         self._processes = group.processes() if device.type == "cpu" else None
 
+    @property
+    def is_local(self) -> bool:
+        """Whether ranks take their shares from each other's memory, and nothing is sent."""
+        return self._processes is not None
+
+    def cut(self, wanted: Wanted, tensor: torch.Tensor) -> torch.Tensor:
+        """This rank's part of a tensor that it has whole."""
+        return self._own(wanted, tensor)
+
     def deliver(
         self, wanted: Sequence[Wanted], owner: int, sources: Sequence[torch.Tensor] | None
     ) -> list[torch.Tensor]:
@@ -312,7 +322,9 @@ class Exchange:
         return [self._made(*made) for made in zip(parts, wanted, shapes, strict=True)]
 
     def _made(self, data: torch.Tensor, wanted: Wanted, shape: tuple[int, ...]) -> torch.Tensor:
-        return data.to(self._device).view(wanted.dtype).view(shape)
+        made = data.to(self._device).view(wanted.dtype).view(shape)
+        count_tensor(made)
+        return made
 
 
 def flat_bytes(tensor: torch.Tensor) -> torch.Tensor:

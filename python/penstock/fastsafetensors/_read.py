@@ -10,6 +10,7 @@ from .._frameworks import PackedTensor, get_framework
 from .._load import landing_on, load
 from .._options import load_options, open_reader
 from ..errors import ArgumentError, UnknownTensorError, UnsupportedError
+from .allocation import count_tensor
 
 if TYPE_CHECKING:
     from .. import _core
@@ -54,7 +55,7 @@ class OwnFiles:
             return
         chosen = None if len(self._names) == len(self._reader) else self._names
         found = load(self._paths, self._device, select=chosen, dtype=self._dtype, framework=self._framework)
-        self._landed = {name: self._converted(name, value) for name, value in found.items()}
+        self._landed = {name: self._counted(name, value) for name, value in found.items()}
 
     def take(self, name: str, *, keep: bool) -> Any:
         """A tensor, once it has landed; `keep` it for the next time."""
@@ -86,14 +87,19 @@ class OwnFiles:
         if landed is None or self._build is None:
             return False
         for name, value in self._build(*landed).items():
-            self._landed[name] = self._converted(name, value)
+            self._landed[name] = self._counted(name, value)
         return True
 
     def _read_again(self, name: str) -> Any:
         if name not in self._names:
             raise UnknownTensorError(f"{name} is not in {', '.join(self._paths)}")
         found = load(self._paths, self._device, select=[name], dtype=self._dtype, framework=self._framework)
-        return self._converted(name, found[name])
+        return self._counted(name, found[name])
+
+    def _counted(self, name: str, value: Any) -> Any:
+        found = self._converted(name, value)
+        count_tensor(found)
+        return found
 
     def _converted(self, name: str, value: Any) -> Any:
         """The engine converts floating types: the others here, as the peer does."""

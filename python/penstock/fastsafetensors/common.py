@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from .. import _core
+from .._collector import GarbageCollectionPaused
 from ..errors import ArgumentError, FormatError, NotFoundError, TensorIndexError
 from .cpp import gds_device_buffer, is_cuda_found, is_hip_found, read_buffer
 from .dlpack import from_cuda_buffer, nbytes_of
@@ -136,11 +137,12 @@ class SafeTensorsMetadata:
         self.header_length = header_length
         self.size_bytes = size_bytes
         self.aligned = header_length % framework.get_device_ptr_align() == 0
-        entries = _parse_json(string, src)
-        self.metadata: Any = _checked_metadata(entries.pop("__metadata__", ""), src)
-        if keep_orig_dict:
-            self.ser = entries
-        self.tensors = _checked_frames(entries, src)
+        with GarbageCollectionPaused():
+            entries = _parse_json(string, src)
+            self.metadata: Any = _checked_metadata(entries.pop("__metadata__", ""), src)
+            if keep_orig_dict:
+                self.ser = entries
+            self.tensors = _checked_frames(entries, src)
         end = header_length + max((frame.data_offsets[1] for frame in self.tensors.values()), default=0)
         if end != size_bytes:
             relation = "is cut off" if end > size_bytes else "has bytes after its last tensor"

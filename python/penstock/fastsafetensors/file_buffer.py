@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
@@ -24,7 +25,10 @@ if TYPE_CHECKING:
 
 # Tensors up to this size go in one collective with those that follow them in their file, up to a bundle.
 SMALL_BYTES = 4 * 2**20
+# The same where ranks want parts, and all of each would go to every rank over a network.
+SMALL_SENT_BYTES = 256 * 2**10
 BUNDLE_BYTES = 16 * 2**20
+_AHEAD_BYTES = 128 * 2**20  # of the bundles of all ranks' files
 
 _WHOLE = -1
 
@@ -70,7 +74,9 @@ class FilesBufferOnDevice:
         self._group = None if group is None else group.hold()
         self._number = number
         self._exchange: Exchange | None = None  # once the ranks have agreed on the files
-        self._ahead: dict[str, torch.Tensor] = {}  # came with another tensor, and was not asked for yet
+        self._ahead: dict[str, torch.Tensor] = {}  # came whole with another tensor, and was not asked for yet
+        self._ahead_bytes = 0
+        self._is_split = False  # get_sharded has asked the others
         self._delivered: set[str] = set()
         self._next: dict[str, str] = {}  # of each tensor, the one behind it in its file
         self._cache: dict[tuple[str, int], Any] | None = None if disable_cache or group is None else {}
@@ -166,20 +172,29 @@ class FilesBufferOnDevice:
     # In a group.
 
     def _share(self, group: RankGroup, name: str, dim: int) -> Any:
-        """One tensor's part. Small ones that follow a whole small one come with it."""
-        if dim == _WHOLE and name in self._ahead:
-            return self._ahead.pop(name)
+        """One tensor's part. Small ones that follow a small one come with it, whole, and are cut when asked for."""
+        call = f"get_sharded({name!r}, {dim})" if dim != _WHOLE else f"get_tensor({name!r})"
         cached = None if self._cache is None else self._cache.get((name, dim))
         if cached is not None:
+            group.note(call)
             return cached.clone()
-        call = f"get_sharded({name!r}, {dim})" if dim != _WHOLE else f"get_tensor({name!r})"
-        batch, found = self._deliver(group, call, lambda: [self._wanted(one, dim) for one in self._bundle(name, dim)])
-        first, *others = found
-        for one, tensor in zip(batch[1:], others, strict=True):
-            self._ahead[one.name] = tensor
+        if name in self._ahead:
+            group.note(call)
+            found = self._cut_ahead(self._wanted(name, dim))
+        else:
+            batch, (found, *others) = self._deliver(group, call, partial(self._bundle, name, dim))
+            self._ahead.update((one.name, tensor) for one, tensor in zip(batch[1:], others, strict=True))
+            self._ahead_bytes += sum(one.nbytes for one in batch[1:])
+            self._is_split = self._is_split or dim != _WHOLE
+            if dim != batch[0].dim:
+                found = self._ready().cut(self._wanted(name, dim), found)
         if self._cache is not None:
-            self._cache[name, dim] = first.clone()
-        return first
+            self._cache[name, dim] = found.clone()
+        return found
+
+    def _cut_ahead(self, wanted: Wanted) -> Any:
+        self._ahead_bytes -= wanted.nbytes
+        return self._ready().cut(wanted, self._ahead.pop(wanted.name))
 
     def _share_all(self, group: RankGroup, operation: str, requests: Sequence[tuple[str, int]]) -> list[Any]:
         """Parts of many, in bundles."""
@@ -187,10 +202,13 @@ class FilesBufferOnDevice:
         detail = repr(requests).encode() + self._detail()
         self._meet(group)
         wanted: list[Wanted] = group.together(call, lambda: [self._wanted(*request) for request in requests], detail)
-        found: list[Any] = []
-        for batch in self._batches(wanted):
-            found += self._deliver(group, call, partial(list, batch))[1]
-        return found
+        found = {number: self._cut_ahead(one) for number, one in enumerate(wanted) if one.name in self._ahead}
+        numbers = [number for number in range(len(wanted)) if number not in found]
+        parts: list[Any] = []
+        for batch in self._batches([wanted[number] for number in numbers]):
+            parts += self._deliver(group, call, partial(list, batch))[1]
+        found.update(zip(numbers, parts, strict=True))
+        return [found[number] for number in range(len(wanted))]
 
     def _push(self, group: RankGroup, name: str, destination: int) -> Any | None:
         call = f"push_tensor({name!r}, {destination})"
@@ -200,6 +218,10 @@ class FilesBufferOnDevice:
                 raise ArgumentError(f"{name}: there is no rank {destination}: the group has {group.size}")
             return [self._wanted(name, _WHOLE)]
 
+        if name in self._ahead and 0 <= destination < group.size:
+            group.note(call)
+            found = self._cut_ahead(self._wanted(name, _WHOLE))
+            return found if destination == group.rank else None
         self._meet(group)
         (wanted,), sources = group.together(call, partial(self._with_sources, prepare), self._detail())
         with group.reachable(call):
@@ -212,7 +234,9 @@ class FilesBufferOnDevice:
     ) -> tuple[list[Wanted], list[Any]]:
         """Moves tensors of one file, once all ranks have agreed on them and their reader has them."""
         self._meet(group)
-        batch, sources = group.together(call, partial(self._with_sources, prepare), self._detail())
+        action = partial(self._with_sources, prepare)
+        # Who shares a history has bundles of one length: a call that failed on some may have left them with others.
+        batch, sources = group.together(call, action, lambda found: self._detail() + b" %d" % len(found[0]))
         with group.reachable(call):
             found = self._ready().deliver(batch, self._file(batch[0].name).rank, sources)
         self._delivered.update(one.name for one in batch)
@@ -283,18 +307,23 @@ class FilesBufferOnDevice:
         check_split(wanted, self.pg.size())
         return wanted
 
-    def _bundle(self, name: str, dim: int) -> list[str]:
-        """The tensor, and the small ones behind it in its file that were not delivered yet."""
-        if dim != _WHOLE or not self.auto_mem_delete or self._nbytes(name) > SMALL_BYTES or name in self._delivered:
-            return [name]
-        following = self._following(name)
-        bundle, total = [name], self._nbytes(name)
-        for other in following:
-            total += self._nbytes(other)
-            if self._nbytes(other) > SMALL_BYTES or total > BUNDLE_BYTES or other in self._delivered:
-                break
-            bundle.append(other)
-        return bundle
+    def _bundle(self, name: str, dim: int) -> list[Wanted]:
+        """The tensor, and whole the small ones behind it in its file that were not delivered yet."""
+        first = self._wanted(name, dim)
+        is_sent = self._is_split and not self._ready().is_local
+        small = SMALL_SENT_BYTES if is_sent else SMALL_BYTES
+        room = min(BUNDLE_BYTES, _AHEAD_BYTES // self.pg.size(), _AHEAD_BYTES - self._ahead_bytes) - first.nbytes
+        if not self.auto_mem_delete or first.nbytes > small or name in self._delivered:
+            return [first]
+        bundle = [self._wanted(name, _WHOLE)]
+        with suppress(UnsupportedError):  # of a tensor that nobody has asked for yet
+            for other in self._following(name):
+                one = self._wanted(other, _WHOLE)
+                room -= one.nbytes
+                if one.nbytes > small or room < 0 or other in self._delivered:
+                    break
+                bundle.append(one)
+        return bundle if len(bundle) > 1 else [first]
 
     def _following(self, name: str) -> Iterator[str]:
         """The tensors behind this one in its file."""
@@ -341,10 +370,6 @@ class FilesBufferOnDevice:
 
     def _frame(self, name: str) -> TensorFrame:
         return self._file(name).metadata.tensors[name]
-
-    def _nbytes(self, name: str) -> int:
-        begin, end = self._frame(name).data_offsets
-        return end - begin
 
     def _check_columns(self, names: Sequence[str], dim: int) -> None:
         shapes = {tuple(size for axis, size in enumerate(self.get_shape(name)) if axis != dim) for name in names}

@@ -123,7 +123,8 @@ class PipelineParallel:
             for name, tensor in tensors:
                 if self._is_closed:
                     raise CancelledError("the loader was closed")
-                count_tensor(tensor)
+                if self.loader.pg.size() == 1:  # else the buffer has counted it
+                    count_tensor(tensor)
                 yield name, tensor
                 del tensor
         return True
