@@ -6,6 +6,7 @@ page of what the rank keeps has been touched. With `verify` its tensors are comp
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import sys
@@ -54,6 +55,7 @@ def measure(task: RankTask) -> dict[str, Any]:
     stats: dict[str, Any] = {}
     load = BY_KEY[task.way].start(task, stats)
     warm_up()
+    gc.collect()  # how soon Python looks through all that torch has made depends on what was imported before
     print("ready", flush=True)
     sys.stdin.readline()
     with Probe() as probe:
