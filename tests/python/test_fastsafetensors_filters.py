@@ -142,6 +142,20 @@ def test_only_the_bytes_that_a_filter_keeps_are_read(experts: str, tmp_path: Pat
     assert from_drive < 1.5 * kept  # of 64 MiB: readahead of the header is allowed
 
 
+def test_a_filter_is_given_plain_names_and_what_it_returns_is_judged_by_its_truth(experts: str) -> None:
+    given: list[object] = []
+
+    def keep(name: str) -> Any:
+        given.append(name)
+        return [] if "experts" in name else [1]
+
+    loader = ParallelLoader(None, [experts], use_tqdm_on_load=False, tensor_filter=keep)
+    assert [name for name, _ in loader.iterate_weights()] == ["embedding"]
+    loader.close()
+    assert len(given) == 65
+    assert {type(name) for name in given} == {str}
+
+
 def test_both_loaders_give_what_the_filter_keeps(experts: str) -> None:
     keep = expert_parallel_filter(64, 16, 15)
     parallel = ParallelLoader(None, [experts], use_tqdm_on_load=False, tensor_filter=keep)

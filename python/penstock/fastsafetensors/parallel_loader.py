@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from .._load import stream
 from .._progress import reporting
+from .._select import NameFilter
 from ..errors import ArgumentError, CancelledError
 from ._planner import Need, check_batch, chunks, need_of, pipeline_depth, read_ahead_bytes
 from ._timing import FileBatch, TimingContext, enable_tqdm, parse_time, tqdm
@@ -133,11 +134,11 @@ class PipelineParallel:
         """One process: the engine's own stream over all files, which reads ahead past the ends of files."""
         if not self.hf_weights_files:
             return
-        kind = self.loader.framework.get_name()
+        kind, keep = self.loader.framework.get_name(), self.loader._tensor_filter
         tensors = stream(
             self.hf_weights_files,
             self.loader._place(),
-            select=self.loader._tensor_filter,
+            select=None if keep is None else NameFilter(keep),
             framework="numpy" if kind == "numpy" else "torch",
             max_buffer=max(self._ahead, 1),
             progress=enable_tqdm(self.use_tqdm_on_load, self.loader.framework),
