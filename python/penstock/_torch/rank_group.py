@@ -6,9 +6,10 @@ number names a corner of the default process group's store. Nothing is exchanged
 1. A rank writes ``here/<rank>`` and waits until all have. Whoever does not come is named when the time is over.
 2. The ranks connect through a gloo group of their own, whose operations end after the time-out: the caller's may wait
    for half an hour, and may be in use by another thread.
-3. Every collective call begins with one all-reduce of 24 bytes: a digest of what is called, and whether this rank can.
-   It costs one round trip (0.2 to 0.5 ms over a local network of processes, once for a bundle of tensors). Where ranks
-   call different things, or one of them can't do its part, all raise, and the group stays usable.
+3. Every collective call begins with one all-reduce of 24 bytes: a digest of what is called, and of the calls before it
+   that each rank could answer by itself (`note`), and whether this rank can. It costs one round trip (0.2 to 0.5 ms
+   over a local network of processes, once for a bundle of tensors). Where ranks call different things, or one of them
+   can't do its part, all raise, and the group stays usable.
 4. A rank that fails outside of such a call writes ``failed/<rank>`` with the cause and closes its connections; so does
    one that finds a peer gone. The others notice at once, at what they wait for, and read who failed and why.
 5. The store is often in the process of rank 0, which an error may end. So that rank raises only when every other has

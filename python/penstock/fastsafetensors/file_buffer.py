@@ -176,7 +176,6 @@ class FilesBufferOnDevice:
         call = f"get_sharded({name!r}, {dim})" if dim != _WHOLE else f"get_tensor({name!r})"
         cached = None if self._cache is None else self._cache.get((name, dim))
         if cached is not None:
-            group.note(call)
             return cached.clone()
         if name in self._ahead:
             group.note(call)
