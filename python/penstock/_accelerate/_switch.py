@@ -6,11 +6,10 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any, NamedTuple
 
+from .._import_watch import ImportWatch
 from . import _safetensors, _save_sets, _torch_files
 
 LIBRARIES = ("transformers", "diffusers", "accelerate", "peft", "safetensors", "torch")
@@ -49,7 +48,7 @@ class Switch:
         self._on: frozenset[str] = frozenset()
         self._pairs: dict[tuple[str, str], Pair] = {}
         self._methods: dict[str, Pair] = {}
-        self._finder: _Finder | None = None
+        self._watch = ImportWatch(self.wants, self.adopt)
 
     @property
     def libraries(self) -> tuple[str, ...]:
@@ -87,12 +86,7 @@ class Switch:
             return
         self._on = wanted
         self._restore()
-        if self._on and self._finder is None:
-            self._finder = _Finder(self)
-            sys.meta_path.insert(0, self._finder)
-        elif not self._on and self._finder is not None:
-            sys.meta_path.remove(self._finder)
-            self._finder = None
+        self._watch.set(bool(self._on))
         self._adopt(list(sys.modules))
 
     def wants(self, module: str) -> bool:
@@ -174,40 +168,3 @@ class Switch:
 
 def _is_being_imported(library: str) -> bool:
     return bool(getattr(getattr(sys.modules.get(library), "__spec__", None), "_initializing", False))
-
-
-class _Finder(MetaPathFinder):
-    """Finds nothing itself: it has the switch look at modules of the libraries when they have been imported."""
-
-    def __init__(self, switch: Switch) -> None:
-        self._switch = switch
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        if not self._switch.wants(fullname):
-            return None
-        for finder in sys.meta_path:
-            find = getattr(finder, "find_spec", None)
-            if finder is self or find is None:
-                continue
-            spec: ModuleSpec | None = find(fullname, path, target)
-            if spec is not None:
-                self._watch(spec)
-                return spec
-        return None
-
-    def _watch(self, spec: ModuleSpec) -> None:
-        loader: Any = spec.loader
-        run = getattr(loader, "exec_module", None)
-        if run is None or isinstance(loader, type):
-            return
-
-        def exec_module(module: ModuleType) -> None:
-            with suppress(AttributeError):
-                del loader.exec_module
-            run(module)
-            self._switch.adopt(spec.name)
-
-        with suppress(AttributeError):
-            loader.exec_module = exec_module

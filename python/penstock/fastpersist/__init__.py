@@ -11,6 +11,8 @@
     serialization.save(model.state_dict(), "model.pt")  # torch.save, and serialization.load for torch.load
     engine = CheckpointEngine({"checkpoint": {"writer": {"decoupled": True}}})
 
+DeepSpeed itself saves and loads by these engines after `install_into_deepspeed()`.
+
 What differs, on purpose:
 
 - A file appears under its name when all of it is there, synced; an older, longer one leaves nothing behind, and after
@@ -21,6 +23,7 @@ What differs, on purpose:
 """
 
 from . import serialization
+from ._deepspeed import DeepSpeedInstallation, install_into_deepspeed
 from .aio import aio_handle, get_aio_handle, get_gds_handle
 from .engine import CheckpointEngine
 from .pinned import get_pinned_buffer
@@ -29,6 +32,7 @@ from .writers import FastFileWriter, FastFileWriterConfig, MockFileWriter, PyFil
 
 __all__ = [
     "CheckpointEngine",
+    "DeepSpeedInstallation",
     "FastFileWriter",
     "FastFileWriterConfig",
     "MockFileWriter",
@@ -39,5 +43,6 @@ __all__ = [
     "get_aio_handle",
     "get_gds_handle",
     "get_pinned_buffer",
+    "install_into_deepspeed",
     "serialization",
 ]
