@@ -1,6 +1,6 @@
 # `make demo` and `make test` are the two commands: from a fresh clone on Debian 12 each sets up everything it needs.
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test test-vllm docs wheel bench fuzz format lint clean
+.PHONY: help setup build demo test test-vllm test-deepspeed docs wheel bench fuzz format lint clean
 
 PYTHON_BIN := .venv/bin/python
 FUZZ_SECONDS ?= 600
@@ -12,7 +12,9 @@ help:
 	@echo '              STAGES="release python" runs some of them'
 	@echo
 	@echo 'make test-vllm'
-	@echo '              vLLM and SGLang with weights that penstock reads, in .venv-vllm (made here, 3.5 GB);'
+	@echo '              vLLM and SGLang with weights that penstock reads, in .venv-vllm (made here, 3.5 GB)'
+	@echo 'make test-deepspeed'
+	@echo '              trainings by DeepSpeed that are killed and resumed, in .venv-deepspeed (made here, 1.3 GB);'
 	@echo '              from then on `make test` has these tests too'
 	@echo
 	@echo 'make setup    Debian packages and the Python environment .venv'
@@ -39,9 +41,9 @@ demo: build
 test: setup
 	@$(PYTHON_BIN) scripts/test.py $(STAGES)
 
-test-vllm: setup
-	@scripts/setup.sh vllm
-	@$(PYTHON_BIN) scripts/test.py vllm
+test-vllm test-deepspeed: test-%: setup
+	@scripts/setup.sh $*
+	@$(PYTHON_BIN) scripts/test.py $*
 
 docs: build
 	@scripts/setup.sh docs

@@ -5,7 +5,8 @@
 #   scripts/setup.sh           packages and .venv (build, tests, demo)
 #   scripts/setup.sh build     only what building and the demo need of them, in half the time
 #   scripts/setup.sh bench     also .venv-bench, the released peers that bench/ races against
-#   scripts/setup.sh vllm      also .venv-vllm, vLLM and SGLang: 3.5 GB
+#   scripts/setup.sh deepspeed also .venv-deepspeed, DeepSpeed, with the package
+#   scripts/setup.sh vllm      also .venv-vllm, vLLM and SGLang, with the package: 3.5 GB
 #   scripts/setup.sh docs      .venv-docs alone, which makes the site of docs/
 #
 # PYTHON names the interpreter the environments are made with (default: python3, at least 3.10).
@@ -117,18 +118,22 @@ make_environment() {
 }
 
 case ${1:-} in
-  "" | build | bench | vllm) ;;
+  "" | build | bench | vllm | deepspeed) ;;
   docs)
     check_python
     make_environment .venv-docs scripts/requirements-docs.txt
     exit
     ;;
-  *) fail "unknown argument '$1' (there are: build, bench, vllm, docs)" ;;
+  *) fail "unknown argument '$1' (there are: build, bench, vllm, deepspeed, docs)" ;;
 esac
 torch=scripts/requirements-torch.txt # first, so that nothing else chooses another one
 install_packages
 check_python
 make_environment .venv "$torch" scripts/requirements-dev.txt
+export DS_BUILD_OPS=0 # DeepSpeed compiles its operators when they are first used
 case ${1:-} in
-  bench | vllm) make_environment ".venv-$1" "$torch" "scripts/requirements-$1.txt" ;;
+  bench | vllm | deepspeed) make_environment ".venv-$1" "$torch" "scripts/requirements-$1.txt" ;;
+esac
+case ${1:-} in
+  vllm | deepspeed) scripts/install_package.sh "$1" ;;
 esac

@@ -1,6 +1,6 @@
 """Runs the stages of `make test`, all of them even when one fails, and adds up what the test runners reported.
 
-Stages: release, arm64, asan, tsan, fuzz, python, wild, vllm, docs, wheel, lint.
+Stages: release, arm64, asan, tsan, fuzz, python, wild, vllm, deepspeed, docs, wheel, lint.
 Without arguments every one runs, in this order.
 """
 
@@ -32,8 +32,8 @@ SECONDS_BETWEEN_SIGNS = 10
 THREADED_LAYERS = ("base", "device", "io", "memory", "transfer", "api")
 
 PYTHON_FOLDERS = ("python", "device", "cli", "repo", "cuda")
-SERVER_FOLDERS = ("vllm", "sglang")
-SERVERS = ROOT / ".venv-vllm"
+# One more than there are processors: many tests wait for a drive or for another process.
+TEST_PROCESSES = (os.cpu_count() or 1) + 1
 
 # Sanitizers must stop at the first finding, or a test could pass over it.
 SANITIZER_ENVIRONMENT = {
@@ -165,40 +165,38 @@ def fuzz_targets() -> Outcome:
     return Outcome(ok=run([sys.executable, "scripts/fuzz.py", "--seconds", str(FUZZ_SECONDS)]))
 
 
-def python_tests(folders: tuple[str, ...]) -> Outcome:
-    if not run(["scripts/install_package.sh"], environment={"PENSTOCK_WARNINGS_AS_ERRORS": "ON"}):
+def install_package(*where: str) -> bool:
+    """In .venv, and in the environment of the tool that is named."""
+    script, variables = "scripts/install_package.sh", {"PENSTOCK_WARNINGS_AS_ERRORS": "ON"}
+    return run([script], environment=variables) and all(run([script, tool], environment=variables) for tool in where)
+
+
+def python_tests(folders: tuple[str, ...], programs: Path = BIN, processes: int = TEST_PROCESSES) -> Outcome:
+    if not install_package():
         return Outcome(ok=False)
     outcome = Outcome(ok=True)
     # A run for each folder: modules of the same name live in them.
     for folder in folders:
         report = REPORTS / f"{folder}.xml"
-        # One more than there are processors: many tests wait for a drive or for another process.
-        command: list[str | Path] = [BIN / "pytest", "-q", "-n", str((os.cpu_count() or 1) + 1)]
-        command += ["--dist", "worksteal", f"--junitxml={report}", f"tests/{folder}"]
-        passed = run(command, environment={"PENSTOCK_COMMAND": str(BIN / "penstock")})
+        command: list[str | Path] = [programs / "pytest", "-q", f"--junitxml={report}"]
+        if processes > 1:
+            command += ["-n", str(processes), "--dist", "worksteal"]
+        passed = run([*command, f"tests/{folder}"], environment={"PENSTOCK_COMMAND": str(BIN / "penstock")})
         counts = report_counts(report, show_details=False)
         outcome.counts.add(counts or Counts())
         outcome.ok = outcome.ok and passed and counts is not None
     return outcome
 
 
-def server_tests() -> Outcome:
-    if not (SERVERS / "setup-stamp-all").exists():
-        print(
-            "  skipped: the environment .venv-vllm is not set up; `make test-vllm` does that, with 3.5 GB of packages"
-        )
+def tests_inside(tool: str, folders: tuple[str, ...], processes: int) -> Outcome:
+    """Those that run in an environment of their own, which `make test` does not make."""
+    environment = ROOT / f".venv-{tool}"
+    if not (environment / "setup-stamp-all").exists():
+        print(f"  skipped: {environment.name} is not set up; `make test-{tool}` does that and runs these tests")
         return Outcome(ok=True, counts=Counts(skipped=1))
-    for arguments in ([], ["vllm"]):
-        if not run(["scripts/install_package.sh", *arguments], environment={"PENSTOCK_WARNINGS_AS_ERRORS": "ON"}):
-            return Outcome(ok=False)
-    outcome = Outcome(ok=True)
-    for folder in SERVER_FOLDERS:
-        report = REPORTS / f"{folder}.xml"
-        passed = run([SERVERS / "bin" / "python", "-m", "pytest", "-q", f"--junitxml={report}", f"tests/{folder}"])
-        counts = report_counts(report, show_details=False)
-        outcome.counts.add(counts or Counts())
-        outcome.ok = outcome.ok and passed and counts is not None
-    return outcome
+    if not install_package(tool):
+        return Outcome(ok=False)
+    return python_tests(folders, environment / "bin", processes)
 
 
 def count_wild_packages() -> int:
@@ -207,7 +205,7 @@ def count_wild_packages() -> int:
 
 def docs_site() -> Outcome:
     """The site is built from the package as it is now: its docstrings, its headers, the command's help."""
-    if not run(["scripts/install_package.sh"], environment={"PENSTOCK_WARNINGS_AS_ERRORS": "ON"}):
+    if not install_package():
         return Outcome(ok=False)
     if not run(["scripts/setup.sh", "docs"]):
         print("  skipped: the environment .venv-docs can't be made; the package index is needed for it once")
@@ -256,7 +254,14 @@ STAGES: dict[str, tuple[str, Callable[[], Outcome]]] = {
         lambda: python_tests(PYTHON_FOLDERS),
     ),
     "wild": (f"real checkpoints of {count_wild_packages()} packages, downloaded once", lambda: python_tests(("wild",))),
-    "vllm": ("vLLM and SGLang with weights that penstock reads, where .venv-vllm is set up", server_tests),
+    "vllm": (
+        "vLLM and SGLang with weights that penstock reads, where .venv-vllm is there",
+        lambda: tests_inside("vllm", ("vllm", "sglang"), 1),  # a process of vLLM takes gigabytes
+    ),
+    "deepspeed": (
+        "trainings by DeepSpeed that are killed and resumed, where .venv-deepspeed is there",
+        lambda: tests_inside("deepspeed", ("deepspeed",), TEST_PROCESSES),
+    ),
     "docs": ("the site, its links", docs_site),
     "wheel": ("a wheel and a source distribution, installed and used in a new environment", wheel),
     "lint": ("formatting, lint, types", checks),
