@@ -9,6 +9,7 @@ import random
 import signal
 import subprocess
 import sys
+import textwrap
 import time
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,7 +17,6 @@ from typing import Any, NamedTuple
 import helpers
 import pytest
 import torch
-from penstock import Error
 from penstock.errors import ArgumentError
 from penstock.fastpersist._deepspeed_engine import DeepSpeedCheckpointEngine
 
@@ -167,8 +167,6 @@ SAVE_FOR_EVER = """
 
 @pytest.mark.parametrize("kind", ["decoupled", "direct"])
 def test_after_a_kill_at_any_moment_latest_names_a_whole_tag(tmp_path: Path, kind: str) -> None:
-    import textwrap
-
     generator = random.Random(3)
     done = 0
     for _ in range(5):
