@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 _FACTORY = "create_checkpoint_engine"
 _RUNTIME = "deepspeed.runtime.engine"
 _CLASS = "DeepSpeedEngine"
+_PIPELINE = "PipelineEngine"
 _SAVE, _LOAD = "save_checkpoint", "load_checkpoint"
 _FACTORY_MODULES = (
     "deepspeed.runtime.checkpoint_engine.utils",  # which defines it
@@ -192,7 +193,10 @@ def _save_replacement(original: Any, is_on: Callable[[], bool]) -> Any:
         if not isinstance(engine, DeepSpeedCheckpointEngine):
             return original(self, save_dir, tag, client_state, save_latest, *more, **named)
         with engine.saving(save_latest):
-            return original(self, save_dir, tag, client_state, False, *more, **named)
+            result = original(self, save_dir, tag, client_state, False, *more, **named)
+        if any(base.__name__ == _PIPELINE for base in type(self).__mro__):
+            engine.finish()  # its train_batch would never commit what is decoupled
+        return result
 
     return save_checkpoint
 
