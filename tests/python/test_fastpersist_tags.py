@@ -95,12 +95,29 @@ def test_a_tag_that_is_saved_again_keeps_what_others_put_there(tmp_path: Path) -
     save(engine, tmp_path, "a", 1)
     (tmp_path / "a" / "tokenizer").mkdir()
     (tmp_path / "a" / "tokenizer" / "words.json").write_text("{}")
+    (tmp_path / "a" / "shared").symlink_to(tmp_path / "a" / "tokenizer")
     (tmp_path / "a" / "zero_pp_rank_7_mp_rank_00_optim_states.pt").write_text("of more ranks than there are now")
     save(engine, tmp_path, "a", 2)
     assert steps_of(tmp_path / "a") == [2, 2]
-    assert visible(tmp_path / "a") == sorted([*FILES, "tokenizer"])
+    assert visible(tmp_path / "a") == sorted([*FILES, "shared", "tokenizer"])
+    assert (tmp_path / "a" / "shared").is_symlink()
     assert (tmp_path / "a" / "tokenizer" / "words.json").read_text() == "{}"
     assert hidden(tmp_path) == []
+
+
+def test_what_others_put_there_is_copied_where_there_are_no_links(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*arguments: Any, **named: Any) -> None:
+        raise PermissionError("no hard links here")
+
+    engine = make_engine()
+    save(engine, tmp_path, "a", 1)
+    (tmp_path / "a" / "words.json").write_text("{}")
+    monkeypatch.setattr(os, "link", refuse)
+    save(engine, tmp_path, "a", 2)
+    assert (tmp_path / "a" / "words.json").read_text() == "{}"
+    assert steps_of(tmp_path / "a") == [2, 2]
 
 
 def test_a_file_beside_the_tags_is_saved_where_it_is_asked_for(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import hashlib
 import os
+import shutil
 import sys
 import weakref
 from collections.abc import Iterator
@@ -219,12 +220,20 @@ def _require_directory(path: str) -> None:
 
 def _keep_others(old: str, new: Path) -> None:
     """Links what somebody else put into an older directory of the tag, so that its successor has it too."""
-    for folder, _, names in os.walk(old):
-        for name in names:
+    for folder, folders, names in os.walk(old):
+        links = [name for name in folders if os.path.islink(os.path.join(folder, name))]
+        for name in [*names, *links]:
             if not name.endswith(_OF_A_CHECKPOINT):
                 place = os.path.join(path_text(new), os.path.relpath(folder, old))
                 os.makedirs(place, exist_ok=True)
-                os.link(os.path.join(folder, name), os.path.join(place, name), follow_symlinks=False)
+                _link_or_copy(os.path.join(folder, name), os.path.join(place, name))
+
+
+def _link_or_copy(path: str, other: str) -> None:
+    try:
+        os.link(path, other, follow_symlinks=False)
+    except OSError:  # not every filesystem has links
+        shutil.copy2(path, other, follow_symlinks=False)
 
 
 _engines: weakref.WeakSet[DeepSpeedCheckpointEngine] = weakref.WeakSet()
