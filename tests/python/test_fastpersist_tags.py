@@ -152,6 +152,7 @@ def test_a_checkpoint_that_fails_leaves_tag_and_latest_alone(tmp_path: Path) -> 
     with pytest.raises(KeyError), engine.saving(True):
         engine.create(Info("b", str(tmp_path), False))
         raise KeyError("between two files")
+    assert engine.get_commit_info() is None
     engine.finish()  # there is nothing to commit
     assert visible(tmp_path) == ["a", "latest"]
     assert hidden(tmp_path) == []
