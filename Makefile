@@ -14,7 +14,7 @@ help:
 	@echo 'make test-vllm'
 	@echo '              vLLM and SGLang with weights that penstock reads, in .venv-vllm (made here, 3.5 GB)'
 	@echo 'make test-deepspeed'
-	@echo '              trainings by DeepSpeed that are killed and resumed, in .venv-deepspeed (made here, 1.3 GB);'
+	@echo '              trainings by DeepSpeed that are killed and resumed, in .venv-deepspeed (made here, 1 GB);'
 	@echo '              from then on `make test` has these tests too'
 	@echo
 	@echo 'make setup    Debian packages and the Python environment .venv'
