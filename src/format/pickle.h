@@ -112,7 +112,7 @@ class Graph {
 
   std::string_view what;  // as in the options
   std::uint64_t offset = 0;
-  std::deque<Node> nodes;  // of which there may be millions: nothing is copied when there are more
+  std::vector<Node> nodes;
   std::deque<Contents> contents = std::deque<Contents>(1);
   std::unordered_set<std::string> names;  // of globals
 };
