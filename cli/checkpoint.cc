@@ -54,8 +54,8 @@ bool matches_any(const std::vector<std::string>& globs, const std::string& name)
          });
 }
 
-void check_selection(const Reader& reader, const std::vector<std::string>& globs, const std::string& source) {
-  const auto tensors = reader.tensors();
+void check_selection(std::span<const TensorInfo> tensors, const std::vector<std::string>& globs,
+                     const std::string& source) {
   for (const std::string& glob : globs) {
     const bool matches = std::any_of(tensors.begin(), tensors.end(),
                                      [&glob](const TensorInfo& tensor) { return matches_any({glob}, tensor.name); });

@@ -34,7 +34,8 @@ bool matches_any(const std::vector<std::string>& globs, const std::string& name)
 
 // Each pattern of --select has to match a tensor: nothing would be a surprise, most likely the pattern is wrong. Throws
 // Failure with the names that are nearest; `source` is how the message calls the checkpoint.
-void check_selection(const Reader& reader, const std::vector<std::string>& globs, const std::string& source);
+void check_selection(std::span<const TensorInfo> tensors, const std::vector<std::string>& globs,
+                     const std::string& source);
 
 // Adds --select, and the name that it had.
 void add_select_option(CLI::App& command, std::vector<std::string>& globs);

@@ -28,6 +28,8 @@ constexpr const char* kFooter =
     "penstock convert a.safetensors b.safetensors --select 'decoder.*'\n"
     "penstock convert a.safetensors b.safetensors --strip-prefix model.\n"
     "penstock convert checkpoint/model.pt-*.8 model.pt # join what FastPersist's writers left\n"
+    "penstock convert run/step-00000100 model.safetensors # join what ranks wrote with torch.distributed.checkpoint\n"
+    "penstock convert model.safetensors run/step-00000200 --format dcp # and back, to a directory for it\n"
     "\n"
     "DST appears whole or not at all. SRC is never changed. What DST's format can't hold is left out and told.\n"
     "5GB are 5 * 1000^3 bytes, 5G and 5GiB 5 * 1024^3.";
@@ -122,19 +124,19 @@ ConvertStats convert_or_hint(const Options& options, ProgressBar& bar) {
 
 void check_names(const Options& options) {
   if (options.selected.empty() && options.renaming.changes_nothing()) return;
-  std::optional<Reader> source;
+  std::vector<TensorInfo> tensors;
   try {
-    source.emplace(source_paths(options));
+    tensors = source_tensors(source_paths(options));
   } catch (const Error&) {
-    return;  // fragments, which only convert() reads, or something that it will complain about
+    return;  // convert() will complain about it
   }
-  check_selection(*source, options.selected, source_text(options));
-  check_renaming(*source, options.renaming, source_text(options));
+  check_selection(tensors, options.selected, source_text(options));
+  check_renaming(tensors, options.renaming, source_text(options));
 }
 
 int run(Console& console, const Options& options) {
   std::error_code ignored;
-  const bool is_directory = std::filesystem::is_directory(options.target, ignored);
+  const bool is_directory = options.format != "dcp" && std::filesystem::is_directory(options.target, ignored);
   if (is_directory) throw Failure(options.target + ": is a directory; name a file in it");
   check_names(options);
   const StoppableWork work;
@@ -163,9 +165,10 @@ void add_paths(CLI::App& command, Options& options) {
     (*destination)->add_result(paths.back());
   };
   command
-      .add_option_function<std::vector<std::string>>(
-          "SRC", split,
-          "A file, a directory of shards, an index.json, or several files: fragments of FastPersist are joined")
+      .add_option_function<std::vector<std::string>>("SRC", split,
+                                                     "A file, a directory of shards, an index.json, or several files: "
+                                                     "fragments of FastPersist are joined, and so are "
+                                                     "the chunks in a directory of torch.distributed.checkpoint")
       ->required();
   *destination =
       command.add_option("DST", options.target, "The file to make; with --max-shard-size, shards are named after it")
@@ -192,9 +195,10 @@ void add_convert(CLI::App& app, Action& action) {
                   "Split into shards of at most this size, with an index; they appear as one");
   command
       ->add_option("--format", options->format,
-                   "Format of DST: safetensors, flashpack, torch or torch-legacy; else by its suffix")
+                   "Format of DST: safetensors, flashpack, torch, torch-legacy, or dcp, which is a directory for "
+                   "torch.distributed.checkpoint; else by its suffix")
       ->type_name("FORMAT")
-      ->check(suggests({"safetensors", "flashpack", "torch", "torch-legacy"}));
+      ->check(suggests({"safetensors", "flashpack", "torch", "torch-legacy", "dcp"}));
   add_flashpack_options(*command, options->flashpack);
   command->add_flag("--checksums", options->checksums, "Store a CRC-32C of every tensor, for verify");
   command->add_flag("--no-verify", options->no_verify, "Don't check SRC against its seal or its own checksums");

@@ -256,7 +256,7 @@ int run(Console& console, const Options& options) {
   for (const std::string& path : options.paths) {
     try {
       const Reader reader{std::filesystem::path(path)};
-      check_selection(reader, options.selected, path);
+      check_selection(reader.tensors(), options.selected, path);
       if (console.json) {
         print_json(console, reader, options, path);
       } else {

@@ -15,9 +15,9 @@ std::string old_name(const std::string& rename) {
   return rename.substr(0, rename.find('='));
 }
 
-std::vector<std::string> names_in(const Reader& reader) {
+std::vector<std::string> names_in(std::span<const TensorInfo> tensors) {
   std::vector<std::string> names;
-  for (const TensorInfo& tensor : reader.tensors()) names.push_back(tensor.name);
+  for (const TensorInfo& tensor : tensors) names.push_back(tensor.name);
   return names;
 }
 
@@ -38,8 +38,8 @@ void add_renaming_options(CLI::App& command, Renaming& renaming) {
   command.add_option("--add-prefix", renaming.add_prefix, "Put this before every name")->type_name("PREFIX");
 }
 
-void check_renaming(const Reader& reader, const Renaming& renaming, const std::string& source) {
-  const std::vector<std::string> names = names_in(reader);
+void check_renaming(std::span<const TensorInfo> tensors, const Renaming& renaming, const std::string& source) {
+  const std::vector<std::string> names = names_in(tensors);
   const auto fail = [&](const std::string& what, const std::string& pattern) {
     throw Failure(fmt::format("{}: {}; {}", source, what, tell_nearest(pattern, names)));
   };

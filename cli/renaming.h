@@ -4,6 +4,7 @@
 
 #include <CLI/CLI.hpp>
 #include <functional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -23,7 +24,7 @@ struct Renaming {
 void add_renaming_options(CLI::App& command, Renaming& renaming);
 
 // Each old name and the prefix that is taken away have to be there. Throws Failure with the nearest names.
-void check_renaming(const Reader& reader, const Renaming& renaming, const std::string& source);
+void check_renaming(std::span<const TensorInfo> tensors, const Renaming& renaming, const std::string& source);
 
 // For ConvertOptions::rename; nothing where names stay.
 std::function<std::string(std::string_view)> rename_function(const Renaming& renaming);

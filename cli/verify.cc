@@ -49,9 +49,15 @@ Result check(Console& console, const Options& options, const std::string& path) 
   verify_options.compute = options.print_checksums;
   verify_options.progress = bar.function();
   result.report = verify(path, verify_options);
-  const Reader reader{std::filesystem::path(path)};
-  result.kind = format_kind(reader);
-  result.file_size = total_file_size(reader);
+  try {
+    const Reader reader{std::filesystem::path(path)};
+    result.kind = format_kind(reader);
+    result.file_size = total_file_size(reader);
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::kUnsupported) throw;
+    result.kind = "chunks of torch.distributed.checkpoint";  // verify() has opened its files one by one
+    result.file_size = result.report.bytes;
+  }
   return result;
 }
 

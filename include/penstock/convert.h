@@ -45,12 +45,21 @@ struct ConvertStats : Stats {
 // The fragments PATH-0.N, PATH-1.N ... that DeepSpeed's FastPersist leaves of a torch file are joined: name all of
 // them, or PATH, or their directory. With no format named, or "torch-legacy", and every tensor as it is, the target is
 // the file that they are parts of, with the object as it was saved; else the tensors are converted as any file's.
+//
+// A directory of torch.distributed.checkpoint is joined too: the chunks that ranks wrote of each tensor, by what
+// dcp.json of penstock.dcp says of them, or torch's `.metadata`, a pickle, which is read as data. What is no tensor
+// there is told in the notes. With SaveOptions::format "dcp" the target is such a directory, as penstock.dcp writes it:
+// safetensors files with checksums, an index and dcp.json, which appear by one rename. Every tensor is one chunk.
 ConvertStats convert(const std::filesystem::path& source, const std::filesystem::path& target,
                      const ConvertOptions& options = {});
 
 // The same of several files.
 ConvertStats convert(std::span<const std::filesystem::path> sources, const std::filesystem::path& target,
                      const ConvertOptions& options = {});
+
+// The tensors that convert() would copy, joined where it joins them; `file` and `offset` mean something only where
+// these are tensors of a Reader.
+std::vector<TensorInfo> source_tensors(std::span<const std::filesystem::path> sources);
 
 struct VerifyOptions {
   bool finite = false;              // also look for NaN and infinities in floating tensors

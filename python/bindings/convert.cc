@@ -28,6 +28,12 @@ nb::dict convert_files(const std::vector<Path>& sources, const Path& target,
   return fields_dict(callbacks->run([&] { return convert(std::span(sources), target, options); }));
 }
 
+nb::list list_source(const std::vector<Path>& sources) {
+  nb::list result;
+  for (const TensorInfo& info : source_tensors(sources)) result.append(info_tuple(info));
+  return result;
+}
+
 nb::dict verify_file(const Path& path, VerifyOptions options, nb::object progress) {
   auto callbacks = Callbacks::create(std::move(progress));
   options.progress = Callbacks::function(callbacks);
@@ -52,6 +58,9 @@ void bind_convert(nb::module_& module) {
           "names: collections.abc.Sequence[str] | None, dtype: str | None, rename: collections.abc.Callable[[str], "
           "str] | None, keep_metadata: bool, overwrite: bool, verify: str, save: SaveOptions, progress: "
           "collections.abc.Callable[[int, int], typing.Any] | None) -> dict[str, typing.Any]"));
+  module.def("source_tensors", &list_source, nb::arg("sources"),
+             nb::sig("def source_tensors(sources: collections.abc.Sequence[str | os.PathLike[str]]) -> "
+                     "list[tuple[str, str, tuple[int, ...], int, int, int]]"));
   module.def("verify", &verify_file, nb::arg("path"), nb::arg("options"), nb::arg("progress").none(),
              nb::sig("def verify(path: str | os.PathLike[str], options: VerifyOptions, progress: "
                      "collections.abc.Callable[[int, int], typing.Any] | None) -> dict[str, typing.Any]"));

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from . import _core
 from ._dtypes import dtype_name, numel
@@ -14,8 +14,12 @@ from ._paths import explaining, path_texts, target_text
 from ._progress import Progress, reporting
 from ._reader import FileInfo
 from ._rename import Rename, renamer
-from ._select import Select, TensorInfo, resolve
+from ._select import Select, Source, TensorInfo, resolve
 from ._types import DType, StatsDict, Unpack
+from .errors import NotFoundError, UnsupportedError
+
+if TYPE_CHECKING:
+    from ._frameworks import Info
 
 
 def convert(
@@ -52,6 +56,10 @@ def convert(
     The fragments ``PATH-0.N``, ``PATH-1.N`` ... that DeepSpeed's FastPersist leaves of a torch file are joined: name
     all of them, or ``PATH``, or their directory. The target is then the file that they are parts of, with the object as
     it was saved, unless a `format`, `dtype`, `select`, `rename` or `max_shard_size` asks for something else.
+
+    A directory of torch.distributed.checkpoint, of `penstock.dcp` or torch's own, is joined too: the chunks that ranks
+    wrote of each tensor. With ``format="dcp"`` the target is such a directory. `penstock.dcp.convert` also keeps values
+    that are no tensors.
     """
     options = save_options(
         format=format,
@@ -63,14 +71,14 @@ def convert(
         **tuning,
     )
     sources = path_texts(source)
-    names = None if select is None else resolve(select, open_reader(sources))
+    names = None if select is None else resolve(select, _open_source(sources))
     with explaining(sources), reporting(progress, f"converting {title(source)}") as callback:
         counters = _core.convert(
             sources,
             target_text(target),
             names=names,
             dtype=None if dtype is None else dtype_name(dtype),
-            rename=renamer(rename, lambda: open_reader(sources)),
+            rename=renamer(rename, lambda: _open_source(sources)),
             keep_metadata=bool(keep_metadata),
             overwrite=bool(overwrite),
             verify=verify_word(verify),
@@ -80,6 +88,30 @@ def convert(
     if stats is not None:
         stats.update(counters)
     return Stats(counters)
+
+
+class _Joined:
+    """What a conversion joins: the tensors of fragments, or of ranks' chunks, which no Reader opens."""
+
+    def __init__(self, sources: list[str]) -> None:
+        self._sources = sources
+        self._infos = _core.source_tensors(sources)
+
+    def names(self) -> list[str]:
+        return [info[0] for info in self._infos]
+
+    def infos(self) -> list[Info]:
+        return self._infos
+
+    def files(self) -> list[tuple[str]]:
+        return [(source,) for source in self._sources]
+
+
+def _open_source(sources: list[str]) -> Source:
+    try:
+        return open_reader(sources)
+    except (NotFoundError, UnsupportedError):
+        return _Joined(sources)
 
 
 class VerifiedTensor(NamedTuple):

@@ -11,6 +11,7 @@ from .errors import ArgumentError
 
 if TYPE_CHECKING:
     from . import _core
+    from ._select import Source
 
 Rename = Union[Mapping[str, str], Callable[[str], str], None]
 
@@ -28,7 +29,7 @@ def add_prefix(prefix: str) -> Callable[[str], str]:
     return lambda name: prefix + name
 
 
-def renamer(rename: Rename, reader: Callable[[], _core.Reader]) -> Callable[[str], str] | None:
+def renamer(rename: Rename, reader: Callable[[], Source]) -> Callable[[str], str] | None:
     """The function that gives a tensor its new name. A dict must name tensors of the reader, and no others."""
     if rename is None or callable(rename):
         return None if rename is None else _checked(rename)

@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from fnmatch import fnmatchcase
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Union
+from typing import TYPE_CHECKING, Any, Protocol, Union
 
 from ._nearest import has_wildcards, suggest
 from .errors import ArgumentError, UnknownTensorError
 
 if TYPE_CHECKING:
-    from . import _core
     from ._frameworks import Info
+
+
+class Source(Protocol):
+    """What tensors are chosen of: a `_core.Reader`, or what stands for one."""
+
+    def names(self) -> list[str]: ...
+    def infos(self) -> list[Info]: ...
+    def files(self) -> Sequence[tuple[Any, ...]]: ...
 
 
 class _Infos:
     """What a checkpoint says of its tensors, by their numbers: looked up when the first of them is asked about."""
 
-    def __init__(self, reader: _core.Reader) -> None:
+    def __init__(self, reader: Source) -> None:
         self._reader = reader
 
     @cached_property
@@ -93,7 +100,7 @@ class NameFilter:
 Select = Union[str, Iterable[str], Callable[[TensorInfo], Any], None]
 
 
-def resolve(select: Select, reader: _core.Reader) -> list[str] | None:
+def resolve(select: Select, reader: Source) -> list[str] | None:
     """The names that `select` wants; None for all. A name or glob that no tensor answers to is an error."""
     if select is None:
         return None
@@ -116,7 +123,7 @@ def resolve(select: Select, reader: _core.Reader) -> list[str] | None:
     return list(wanted)
 
 
-def unknown_tensor(reader: _core.Reader, wanted: object, *, is_glob: bool = False) -> UnknownTensorError:
+def unknown_tensor(reader: Source, wanted: object, *, is_glob: bool = False) -> UnknownTensorError:
     """The error for a name or glob that no tensor answers to."""
     text = str(wanted)
     what = "no tensor matches" if is_glob else "no tensor is called"

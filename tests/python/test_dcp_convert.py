@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import shutil
 import subprocess
 import sys
@@ -45,9 +46,15 @@ def assert_same(actual: Any, expected: Any) -> None:
         assert actual == expected
 
 
+def read_description(directory: Path) -> dict[str, Any]:
+    document = json.loads((directory / "dcp.json").read_text())
+    del document["crc32"]  # who edits it takes that away
+    return document  # type: ignore[no-any-return]
+
+
 def split(directory: Path, name: str) -> None:
     """Cuts a tensor in two chunks, as two ranks would have saved it."""
-    document = json.loads((directory / "dcp.json").read_text())
+    document = read_description(directory)
     entry = document["tensors"][name]
     rows, *rest = entry["shape"]
     file = directory / document["files"][entry["chunks"][0]["file"]]
@@ -150,25 +157,306 @@ def test_the_command_converts_and_tells_what_is_wrong(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("directory", ["chunks", "torch"], indirect=True)
 def test_those_who_read_files_alone_are_told_what_to_do(directory: Path) -> None:
-    with pytest.raises(
-        penstock.UnsupportedError, match=r"step: .* `python -m penstock.dcp convert` makes a file of it"
-    ):
+    with pytest.raises(penstock.UnsupportedError, match=r"step: .* `penstock convert` makes a file of it"):
         penstock.load(directory)
     command = find_command()
     if command is None:
         pytest.skip("the native command is not installed")
     done = subprocess.run([command, "ls", directory], capture_output=True, text=True, check=False)
     assert done.returncode == 1
-    assert "python -m penstock.dcp convert" in done.stderr
+    assert "`penstock convert` makes a file of it" in done.stderr
 
 
 def test_paths_that_do_not_fit_each_other_are_refused(tmp_path: Path) -> None:
     penstock.save({"a": torch.ones(4), "b": torch.ones(4)}, tmp_path / "a.safetensors")
     penstock.dcp.convert(tmp_path / "a.safetensors", tmp_path / "step")
-    document = json.loads((tmp_path / "step" / "dcp.json").read_text())
+    document = read_description(tmp_path / "step")
     for paths in ({"a": ["x"], "b": ["x", "y"]}, {"a": ["x", 0], "b": ["x", "y"]}, {"a": ["x", 1 << 40], "b": ["b"]}):
         (tmp_path / "step" / "dcp.json").write_text(json.dumps({**document, "paths": paths}))
         with pytest.raises(penstock.FormatError, match="does not fit those of others"):
             penstock.dcp.load(tmp_path / "step")
     shutil.rmtree(tmp_path / "step")
     assert os.listdir(tmp_path) == ["a.safetensors"]
+
+
+# ---- By the engine, in bounded memory -------------------------------------------------------------------------------
+
+
+def run_command(*arguments: Any) -> subprocess.CompletedProcess[str]:
+    command = find_command()
+    if command is None:
+        pytest.skip("the native command is not installed")
+    return subprocess.run([command, *map(str, arguments)], capture_output=True, text=True, check=False)
+
+
+def assert_has_tensors(path: Path, state: dict[str, Any]) -> None:
+    loaded = penstock.load(path, verify="if-any")
+    assert len(loaded) == 12
+    for name, tensor in state["model"].items():
+        assert helpers.same(loaded[f"model.{name}"], tensor), name
+    for number, layer in enumerate(state["layers"]):
+        assert helpers.same(loaded[f"layers.{number}.weight"], layer["weight"])
+
+
+@pytest.mark.parametrize("target", ["all.safetensors", "all.flashpack", "all.pt", "set.safetensors"])
+def test_the_engine_joins_chunks_to_files_of_any_format(
+    directory: Path, state: dict[str, Any], tmp_path: Path, target: str
+) -> None:
+    shards = {"max_shard_size": "1MB"} if target.startswith("set") else {}
+    done = penstock.convert(directory, tmp_path / target, **shards)  # type: ignore[arg-type]
+    assert done.tensors == 12
+    (note,) = (note for note in done.notes if "no tensors" in note)
+    assert note.startswith("values that are no tensors are left out: ")
+    assert note.endswith(" and 2 more")
+    assert_has_tensors(tmp_path / (f"{target}.index.json" if shards else target), state)
+    if target.endswith(".safetensors") and not shards:
+        assert penstock.open(tmp_path / target).metadata == {"format": "pt"}
+
+
+def test_the_command_converts_both_ways(directory: Path, state: dict[str, Any], tmp_path: Path) -> None:
+    done = run_command("convert", directory, tmp_path / "all.safetensors", "--checksums")
+    assert done.returncode == 0, done.stderr
+    assert "12 tensors" in done.stdout
+    assert "note: values that are no tensors are left out: " in done.stderr
+    assert_has_tensors(tmp_path / "all.safetensors", state)
+    done = run_command("convert", tmp_path / "all.safetensors", tmp_path / "again", "--format", "dcp")
+    assert done.returncode == 0, done.stderr
+    whole = penstock.dcp.load(tmp_path / "again")
+    for name, tensor in state["model"].items():
+        assert helpers.same(whole[f"model.{name}"], tensor), name
+    assert_has_tensors(tmp_path / "again", state)
+    assert sorted(os.listdir(tmp_path)) == ["again", "all.safetensors", "step"]
+
+
+def test_a_directory_becomes_another_one(directory: Path, state: dict[str, Any], tmp_path: Path) -> None:
+    penstock.convert(directory, tmp_path / "shards", format="dcp", max_shard_size="1MB")
+    assert_has_tensors(tmp_path / "shards", state)
+    assert len(list((tmp_path / "shards").glob("model-*.safetensors"))) > 1
+    target = {f"model.{name}": torch.zeros_like(tensor) for name, tensor in state["model"].items()}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        dcp.load(target, storage_reader=penstock.dcp.StorageReader(tmp_path / "shards"))
+    for name, tensor in state["model"].items():
+        assert helpers.same(target[f"model.{name}"], tensor), name
+
+
+def test_some_tensors_are_joined_under_other_names_and_types(
+    directory: Path, state: dict[str, Any], tmp_path: Path
+) -> None:
+    target = tmp_path / "some.safetensors"
+    rename = penstock.strip_prefix("model.")
+    penstock.convert(directory, target, select="model.[rc]*s", rename=rename, dtype=torch.float64)
+    loaded = penstock.load(target)
+    assert sorted(loaded) == ["columns", "rows"]
+    for name, tensor in loaded.items():
+        assert torch.equal(tensor, state["model"][name].double())
+    with pytest.raises(penstock.UnknownTensorError, match=r"no tensor is called 'model.row'; .*model.rows"):
+        penstock.convert(directory, tmp_path / "none.safetensors", select="model.row")
+    with pytest.raises(penstock.UnknownTensorError, match="no tensor is called 'x'"):
+        penstock.convert(directory, tmp_path / "none.safetensors", rename={"x": "y"})
+    with pytest.raises(penstock.ArgumentError, match="no tensor of it was selected"):
+        penstock.convert(directory, tmp_path / "none.safetensors", select=lambda tensor: False)
+    done = run_command("convert", directory, tmp_path / "none.safetensors", "--select", "modle.*")
+    assert done.returncode == 1
+    assert "no tensor matches --select 'modle.*'" in done.stderr
+    assert sorted(os.listdir(tmp_path)) == ["some.safetensors", "step"]
+
+
+def cut_in_boxes(directory: Path, name: str, tensor: torch.Tensor) -> None:
+    """Nine chunks of a matrix, of uneven sizes, over three files."""
+    document = read_description(directory)
+    files = [f"box-{number}.safetensors" for number in range(3)]
+    cuts = [[0, size // 5, size // 2 + 1, size] for size in tensor.shape]
+    chunks = []
+    for column in range(3):
+        held = {}
+        for row in range(3):
+            begins, ends = [cuts[0][row], cuts[1][column]], [cuts[0][row + 1], cuts[1][column + 1]]
+            part = tensor[begins[0] : ends[0], begins[1] : ends[1]].contiguous()
+            held[name if row == 0 else f"{row}"] = part
+            if row == 0:
+                chunks.append({"file": len(document["files"]) + column, "offsets": begins, "shape": list(part.shape)})
+            else:
+                extra = f"box-{column}-{row}.safetensors"
+                penstock.save({name: part}, directory / extra, checksums=True)
+                files.append(extra)
+                number = len(document["files"]) + len(files) - 1
+                chunks.append({"file": number, "offsets": begins, "shape": list(part.shape)})
+        penstock.save({name: held[name]}, directory / files[column], checksums=True)
+    document["files"] += files
+    document["tensors"][name] = {"dtype": "F32", "shape": list(tensor.shape), "chunks": chunks}
+    (directory / "dcp.json").write_text(json.dumps(document))
+
+
+def test_boxes_of_a_matrix_are_joined(tmp_path: Path) -> None:
+    matrix = torch.randn(1031, 977)
+    penstock.dcp.convert(write({"small": torch.ones(3)}, tmp_path), tmp_path / "step")
+    cut_in_boxes(tmp_path / "step", "matrix", matrix)
+    for cache in ("warm", "cold"):
+        if cache == "cold":
+            for path in (tmp_path / "step").iterdir():
+                penstock.measure.drop_page_cache(path)
+        penstock.convert(tmp_path / "step", tmp_path / f"{cache}.safetensors", checksums=True)
+        loaded = penstock.load(tmp_path / f"{cache}.safetensors", verify=True)
+        assert torch.equal(loaded["matrix"], matrix)
+        assert torch.equal(loaded["small"], torch.ones(3))
+    assert torch.equal(penstock.dcp.load(tmp_path / "step")["matrix"], matrix)
+
+
+def write(state: dict[str, torch.Tensor], folder: Path) -> Path:
+    penstock.save(state, folder / "plain.safetensors")
+    return folder / "plain.safetensors"
+
+
+def test_damage_to_a_chunk_stops_the_conversion(tmp_path: Path) -> None:
+    matrix = torch.randn(500, 300)
+    penstock.dcp.convert(write({"small": torch.ones(3)}, tmp_path), tmp_path / "step")
+    cut_in_boxes(tmp_path / "step", "matrix", matrix)
+    for path in sorted((tmp_path / "step").glob("*.safetensors")):
+        good = path.read_bytes()
+        path.write_bytes(good[:-2] + bytes([good[-2] ^ 4]) + good[-1:])
+        with pytest.raises(penstock.FormatError, match=rf"{path.name}: tensor .* is corrupt: its CRC-32C"):
+            penstock.convert(tmp_path / "step", tmp_path / "out.safetensors")
+        assert not (tmp_path / "out.safetensors").exists()
+        path.write_bytes(good)
+    penstock.convert(tmp_path / "step", tmp_path / "out.safetensors")
+
+
+@pytest.mark.parametrize("directory", ["ours", "chunks"], indirect=True)
+def test_verify_and_seal_take_directories_of_chunks(directory: Path) -> None:
+    report = penstock.verify(directory)
+    assert report.ok
+    assert report.against == "stored"
+    assert len(report.tensors) == 12 + 5 + (1 if (directory / "second.safetensors").exists() else 0)
+    for path in sorted(directory.glob("*.[sp]*s")):
+        good = path.read_bytes()
+        path.write_bytes(good[:-2] + bytes([good[-2] ^ 4]) + good[-1:])
+        assert not penstock.verify(directory), path
+        assert run_command("verify", directory).returncode == 1
+        path.write_bytes(good)
+    penstock.seal(directory)
+    assert len(list(directory.glob("*.seal.json"))) == len(list(directory.iterdir())) / 2
+    assert penstock.verify(directory).against == "seal"
+    done = run_command("verify", directory)
+    assert done.returncode == 0, done.stderr
+    assert "every byte, against the seal" in done.stdout
+    penstock.dcp.load(directory)
+    description = directory / "dcp.json"
+    description.write_bytes(description.read_bytes() + b" ")
+    with pytest.raises(penstock.FormatError, match=r"dcp\.json: has \d+ bytes, and had"):
+        penstock.verify(directory)
+
+
+@pytest.mark.parametrize("directory", ["torch"], indirect=True)
+def test_what_has_no_checksums_says_so(directory: Path) -> None:
+    with pytest.raises(penstock.UnsupportedError, match="FileSystemWriter, which has no checksums"):
+        penstock.verify(directory)
+
+
+def test_a_flipped_bit_in_any_file_changes_nothing_that_is_loaded(tmp_path: Path) -> None:
+    """It is an error, or of no consequence: a space in a header, the name of a key that nobody reads."""
+    state = {"a": torch.randn(7, 5), "b": torch.arange(4), "step": 3, "names": ["x", "y"]}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        dcp.save(dict(state), storage_writer=penstock.dcp.StorageWriter(tmp_path / "step"))
+    noticed = 0
+    draw = random.Random(3)
+    for path in sorted((tmp_path / "step").iterdir()):
+        if path.name.endswith(".index.json"):
+            continue  # which penstock.dcp does not read
+        good = path.read_bytes()
+        for _ in range(120):
+            bit = draw.randrange(len(good) * 8)
+            damaged = bytearray(good)
+            damaged[bit // 8] ^= 1 << bit % 8
+            path.write_bytes(damaged)
+            for load, expected in ((penstock.dcp.load, state), (converted, {name: state[name] for name in ("a", "b")})):
+                loaded = outcome_of(load, tmp_path / "step")
+                if loaded is None:
+                    noticed += 1
+                else:
+                    assert_same(loaded, expected)
+        path.write_bytes(good)
+    assert noticed > 400
+
+
+def outcome_of(load: Any, path: Path) -> Any:
+    try:
+        return load(path)
+    except penstock.Error:
+        return None
+
+
+def converted(directory: Path) -> dict[str, Any]:
+    target = directory.with_name("converted.safetensors")
+    penstock.convert(directory, target, overwrite=True)
+    return dict(penstock.load(target))
+
+
+def test_files_that_are_not_what_the_description_says_are_refused(directory: Path, tmp_path: Path) -> None:
+    victim = next(path for path in sorted(directory.iterdir()) if path.suffix in (".safetensors", ".distcp"))
+    good = victim.read_bytes()
+    victim.write_bytes(good[: len(good) // 2])
+    with pytest.raises(penstock.Error, match=victim.name):
+        penstock.convert(directory, tmp_path / "out.safetensors")
+    victim.unlink()
+    with pytest.raises(penstock.NotFoundError, match=victim.name):
+        penstock.convert(directory, tmp_path / "out.safetensors")
+    if victim.suffix == ".safetensors":
+        penstock.save({"model.rows": torch.ones(2, dtype=torch.int8)}, victim)
+        with pytest.raises(penstock.FormatError, match=r"tensor .* by dcp\.json|has no tensor"):
+            penstock.convert(directory, tmp_path / "out.safetensors")
+    assert not (tmp_path / "out.safetensors").exists()
+
+
+def test_views_and_other_strides_in_directories_of_torch_are_joined(tmp_path: Path) -> None:
+    wide = torch.randn(64, 1000)
+    state = {"turned": wide.t(), "part": wide[:, 10:20], "half": wide.half(), "one": torch.tensor(2.5)}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        dcp.save(dict(state), checkpoint_id=tmp_path / "step")
+    penstock.convert(tmp_path / "step", tmp_path / "out.safetensors")
+    helpers.assert_same_tensors(penstock.load(tmp_path / "out.safetensors"), state)
+
+
+def test_a_metadata_of_torch_that_would_be_executed_is_not(tmp_path: Path) -> None:
+    mark = tmp_path / "executed"
+    (tmp_path / "step").mkdir()
+    payload = b"cposix\nmkdir\n(X" + len(str(mark)).to_bytes(4, "little") + str(mark).encode() + b"tR."
+    (tmp_path / "step" / ".metadata").write_bytes(b"\x80\x02" + payload)
+    with pytest.raises(penstock.FormatError, match=r"\.metadata: is no metadata of torch's"):
+        penstock.convert(tmp_path / "step", tmp_path / "out.safetensors")
+    assert not mark.exists()
+
+
+def test_a_new_directory_takes_the_place_of_a_checkpoint_and_of_nothing_else(tmp_path: Path) -> None:
+    source = write({"a": torch.ones(4)}, tmp_path)
+    other = tmp_path / "other.safetensors"
+    penstock.save({"a": torch.zeros(4)}, other)
+    penstock.convert(source, tmp_path / "step", format="dcp")
+    with pytest.raises(penstock.ArgumentError, match="step: exists already"):
+        penstock.convert(other, tmp_path / "step", format="dcp")
+    penstock.convert(other, tmp_path / "step", format="dcp", overwrite=True)
+    assert penstock.dcp.load(tmp_path / "step")["a"].tolist() == [0] * 4
+    with pytest.raises(penstock.ArgumentError, match="has files of the source"):
+        penstock.convert(tmp_path / "step", tmp_path / "step", format="dcp", overwrite=True)
+    (tmp_path / "step" / "thesis.tex").write_text("years of work")
+    with pytest.raises(penstock.ArgumentError, match=r"because it holds \"thesis.tex\", which is none"):
+        penstock.convert(source, tmp_path / "step", format="dcp", overwrite=True)
+    assert (tmp_path / "step" / "thesis.tex").read_text() == "years of work"
+    with pytest.raises(penstock.NotFoundError):
+        penstock.convert(source, tmp_path / "nowhere" / "step", format="dcp")
+    (tmp_path / ".step.saving-0123456789abcdef").mkdir()  # of a dead process
+    (tmp_path / "step" / "thesis.tex").unlink()
+    penstock.convert(source, tmp_path / "step", format="dcp", overwrite=True)
+    assert sorted(os.listdir(tmp_path)) == ["other.safetensors", "plain.safetensors", "step"]
+
+
+def test_a_conversion_to_a_directory_that_fails_leaves_nothing(tmp_path: Path) -> None:
+    source = write({"a": torch.randn(1000, 1000), "b": torch.ones(3)}, tmp_path)
+    with pytest.raises(penstock.CancelledError):
+        penstock.convert(source, tmp_path / "step", format="dcp", progress=lambda done, total: False)
+    penstock.save({"c": torch.ones(3, dtype=torch.complex128)}, tmp_path / "complex.pt")
+    with pytest.raises(penstock.UnsupportedError, match="C128"):
+        penstock.convert(tmp_path / "complex.pt", tmp_path / "step", format="dcp")
+    assert sorted(os.listdir(tmp_path)) == ["complex.pt", "plain.safetensors"]

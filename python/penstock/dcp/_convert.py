@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
-from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
+from torch.distributed.checkpoint.metadata import BytesStorageMetadata, Metadata, TensorStorageMetadata
 
 from .. import _core
+from .._files import convert as convert_file
 from .._load import load as load_file
-from .._options import TORCH_FORMATS, path_text, target_text
+from .._options import TORCH_FORMATS, Stats, open_reader, path_text, target_text
 from .._save import save as save_file
 from ..errors import ArgumentError, FormatError
-from ._names import check_replaceable
+from ._names import METADATA, TORCH_METADATA, check_replaceable
 from ._reader import StorageReader
 from ._writer import StorageWriter
 
@@ -49,7 +50,8 @@ def convert(source: AnyPath, target: AnyPath, *, overwrite: bool = False) -> Con
         dict that it was, and any other the tensors by their names. Else a directory as `StorageWriter` writes it.
     overwrite: whether the target may be replaced.
 
-    The checkpoint passes through memory as a whole.
+    Tensors pass through memory block by block where the target is a file that holds nothing else, and where the source
+    is one. What also has other values passes as a whole: from and to torch files, and from directory to directory.
     """
     to = target_text(target)
     format = _core.format_for_suffix(to)
@@ -58,14 +60,20 @@ def convert(source: AnyPath, target: AnyPath, *, overwrite: bool = False) -> Con
     if not os.path.isdir(path_text(source)):
         if format is not None:
             raise ArgumentError(f"{to}: of a file a directory is made; penstock.convert() makes files of files")
-        return _save_directory(load_file(source), to)
+        if open_reader(source).files()[0][2] in TORCH_FORMATS:
+            return _save_directory(load_file(source), to)
+        return _converted(convert_file(source, to, format="dcp", overwrite=overwrite), [])
     if format is None:
         return _save_directory(load(source), to)
     if format in TORCH_FORMATS:
         state = load(source)
         save_file(state, to)
         return _told(state, [])
-    flat, _ = _load_flat(source)
+    if any(os.path.exists(os.path.join(path_text(source), name)) for name in (METADATA, TORCH_METADATA)):
+        metadata = StorageReader(source).read_metadata().state_dict_metadata
+        done = convert_file(source, to, overwrite=overwrite)
+        return _converted(done, [name for name in metadata if isinstance(metadata[name], BytesStorageMetadata)])
+    flat, _ = _load_flat(source)  # safetensors whose headers say where chunks begin
     tensors = {name: value for name, value in flat.items() if isinstance(value, torch.Tensor)}
     save_file(tensors, to)
     return _told(tensors, [name for name in flat if name not in tensors])
@@ -106,6 +114,10 @@ def _save_directory(state: dict[str, Any], path: str) -> Converted:
         writer.reset()
         raise
     return _told(planner.state_dict, [])
+
+
+def _converted(done: Stats, left_out: list[str]) -> Converted:
+    return Converted(done.tensors, done.bytes, left_out)
 
 
 def _told(state: Any, left_out: list[str]) -> Converted:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
+from zlib import crc32
 
 import torch
 from torch.distributed.checkpoint.metadata import (
@@ -66,7 +67,22 @@ def encode(metadata: Metadata, locations: Mapping[Key, Location]) -> bytes:
         else:
             objects[name] = numbers[locations[name, None].file]
     document = {"format": FORMAT, "version": VERSION, "files": files, "tensors": tensors, "objects": objects}
-    return json.dumps(document | _encode_planner_data(metadata.planner_data), separators=(",", ":")).encode()
+    text = json.dumps(document | _encode_planner_data(metadata.planner_data), separators=(",", ":")).encode()
+    return text[:-1] + _own_checksum(text[:-1])
+
+
+def _own_checksum(text: bytes) -> bytes:
+    """The last entry, a CRC-32 of all that comes before it, and the end."""
+    return b',"crc32":"%08x"}' % crc32(text)
+
+
+def _check_own_checksum(text: bytes) -> None:
+    """Who edits the text takes its last entry away."""
+    length = len(_own_checksum(b""))
+    covered, entry = text[:-length], text[-length:]
+    if entry[:10] == _own_checksum(b"")[:10] and entry != _own_checksum(covered):
+        found, said = (each[10:18].decode(errors="replace") for each in (_own_checksum(covered), entry))
+        raise _ProblemError(f"is damaged, or was edited: its CRC-32 is {found}, it says {said!r}")
 
 
 def _encode_chunk(chunk: ChunkStorageMetadata, file: int) -> dict[str, Any]:
@@ -99,6 +115,7 @@ def read(directory: Path) -> tuple[Metadata, Locations]:
     if len(text) > _LARGEST:
         raise FormatError(f"{path}: is larger than {_LARGEST} bytes")
     try:
+        _check_own_checksum(text)
         return _Decoder(json.loads(text)).run()
     except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as problem:
         raise FormatError(f"{path}: is no JSON: {problem}") from problem

@@ -13,7 +13,7 @@ INDEX = "model.safetensors.index.json"
 TORCH_METADATA = ".metadata"
 
 _OF_CHECKPOINTS = re.compile(
-    r".+\.(safetensors|pickles|distcp)|.+\.index\.json|dcp\.json|\.metadata(\.tmp)?", re.DOTALL
+    r".+\.(safetensors|pickles|distcp)|.+\.(index|seal)\.json|dcp\.json|\.metadata(\.tmp)?", re.DOTALL
 )
 
 

@@ -10,6 +10,7 @@
 #include "api/convert/convert_source.h"
 #include "api/convert/notes.h"
 #include "api/convert/source_check.h"
+#include "api/files/chunk_directory.h"
 #include "api/files/file_bytes.h"
 #include "api/files/reader_state.h"
 #include "api/load/placement.h"
@@ -200,9 +201,11 @@ ConvertStats convert(const fs::path& source, const fs::path& target, const Conve
 }
 
 ConvertStats convert(std::span<const fs::path> sources, const fs::path& target, const ConvertOptions& options) {
+  if (options.save.format == kChunksFormat) return make_chunks(sources, target, options);
   if (const auto fragments = find_fragments(sources); !fragments.empty()) {
     return merge_fragments(fragments, target, options);
   }
+  if (const auto chunks = find_chunks(sources)) return merge_chunks(*chunks, target, options);
   const Reader reader(sources);
   const Reader::State& state = ReaderAccess::state(reader);
   ConversionNotes notes;
@@ -237,6 +240,13 @@ ConvertStats convert(std::span<const fs::path> sources, const fs::path& target, 
     for (const auto& file : state.files) file->check_unchanged();
   });
   return {std::move(stats), notes.take()};
+}
+
+std::vector<TensorInfo> source_tensors(std::span<const fs::path> sources) {
+  if (const auto fragments = find_fragments(sources); !fragments.empty()) return fragmented_tensors(fragments);
+  if (const auto chunks = find_chunks(sources)) return chunked_tensors(*chunks);
+  const Reader reader(sources);
+  return {reader.tensors().begin(), reader.tensors().end()};
 }
 
 }  // namespace penstock

@@ -8,6 +8,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "penstock/convert.h"
@@ -49,5 +50,18 @@ std::vector<std::filesystem::path> find_fragments(std::span<const std::filesyste
 // Joins fragments, by rank, to one file.
 ConvertStats merge_fragments(const std::vector<std::filesystem::path>& fragments, const std::filesystem::path& target,
                              const ConvertOptions& options);
+
+// Joins the chunks that dcp.json, or torch's `.metadata`, describes (see find_chunks) to whole tensors of one file.
+ConvertStats merge_chunks(const std::filesystem::path& description, const std::filesystem::path& target,
+                          const ConvertOptions& options);
+
+// What they would have.
+std::vector<TensorInfo> chunked_tensors(const std::filesystem::path& description);
+std::vector<TensorInfo> fragmented_tensors(const std::vector<std::filesystem::path>& fragments);
+
+// The name that SaveOptions::format has for a directory of torch.distributed.checkpoint, and what makes one.
+inline constexpr std::string_view kChunksFormat = "dcp";
+ConvertStats make_chunks(std::span<const std::filesystem::path> sources, const std::filesystem::path& target,
+                         const ConvertOptions& options);
 
 }  // namespace penstock

@@ -154,4 +154,12 @@ ConvertStats merge_fragments(const std::vector<fs::path>& paths, const fs::path&
   return {std::move(stats), notes.take()};
 }
 
+std::vector<TensorInfo> fragmented_tensors(const std::vector<fs::path>& paths) {
+  const Fragments fragments(paths);
+  const torch::Checkpoint checkpoint = torch::read_legacy(fragments.merged());
+  Layout layout = torch::make_layout(checkpoint, fragments.merged().path());
+  layout.tensors.insert(layout.tensors.end(), layout.packed_tensors.begin(), layout.packed_tensors.end());
+  return std::move(layout.tensors);
+}
+
 }  // namespace penstock

@@ -18,6 +18,8 @@ class ConversionNotes {
   void see_tensor(const TensorInfo& tensor);
   // A torch file whose tensors are converted: what else is in its tree stays behind.
   void see_tree(const torch::Tree& tree);
+  // A value that is no tensor and stays behind.
+  void see_value(std::string_view name) { values_.add_quoted(name); }
   // Metadata of one shard that the others contradict.
   void see_conflict(std::string_view key);
 

@@ -6,6 +6,7 @@
 #include <memory>
 #include <utility>
 
+#include "api/files/chunk_directory.h"
 #include "api/files/file_bytes.h"
 #include "api/load/digests.h"
 #include "api/load/reading.h"
@@ -112,7 +113,8 @@ Sealings open_files(std::span<const fs::path> paths, const SealOptions& options)
     throw_argument("block_size must be a power of two from {} to {}, not {}", kSmallestSealBlock, kLargestSealBlock,
                    options.block_size);
   }
-  const auto state = open_checkpoint(paths);
+  const auto chunks = find_chunks(paths);
+  const auto state = chunks ? open_chunk_files(*chunks) : open_checkpoint(paths);
   Sealings sealings;
   for (std::size_t i = 0; i < state->files.size(); ++i) {
     if (state->unpacked[i]) continue;

@@ -6,6 +6,7 @@
 #include <optional>
 #include <set>
 
+#include "api/files/chunk_directory.h"
 #include "api/load/damage.h"
 #include "api/load/reading.h"
 #include "api/load/views.h"
@@ -200,6 +201,7 @@ std::vector<std::string> find_sealed_damage(const std::filesystem::path& path) {
 }  // namespace
 
 VerifyReport verify(const std::filesystem::path& path, const VerifyOptions& options) {
+  if (const auto chunks = find_chunks(std::span(&path, 1))) return FileCheck(*open_chunk_files(*chunks), options).run();
   std::optional<Reader> reader;
   try {
     reader.emplace(path);

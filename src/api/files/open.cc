@@ -221,7 +221,7 @@ class Opener {
     throw Error(
         ErrorKind::kUnsupported,
         fmt::format("{}: a checkpoint of torch.distributed.checkpoint, with chunks of tensors: penstock.dcp reads "
-                    "it, and `python -m penstock.dcp convert` makes a file of it",
+                    "it, and `penstock convert` makes a file of it",
                     directory.native()));
   }
 
