@@ -12,6 +12,8 @@
 #include "base/error.h"
 #include "base/page.h"
 #include "base/tuning.h"
+#include "memory/budget.h"
+#include "penstock/size.h"
 
 namespace penstock {
 namespace {
@@ -156,7 +158,20 @@ std::uint64_t HostPool::used_bytes() const {
   return used_bytes_;
 }
 
+bool HostPool::keeps(std::size_t nbytes) {
+  const std::lock_guard lock(mutex_);
+  return std::any_of(kept_.begin(), kept_.end(),
+                     [&](const auto& arena) { return fits(arena->size(), align_up(nbytes, page_size())); });
+}
+
 std::shared_ptr<std::byte> HostPool::take(std::size_t nbytes) {
+  if (!keeps(roomy(nbytes))) {
+    const MemoryBudget budget = remaining_memory();
+    if (nbytes > budget.bytes) {
+      throw Error(ErrorKind::kMemory,
+                  fmt::format("a copy takes {} of memory, and {}", format_size(nbytes), budget.source));
+    }
+  }
   std::shared_ptr<Arena> arena = allocate(roomy(nbytes));
   if (arena->pages != nullptr && !arena->reused) {
     for (std::size_t at = 0; at + kHugePage <= nbytes; at += kHugePage) {

@@ -68,6 +68,8 @@ class HostPool final : public MemoryPool, public std::enable_shared_from_this<Ho
  private:
   static std::shared_ptr<Arena> allocate_little(std::size_t nbytes);
   std::shared_ptr<Arena> allocate(std::size_t nbytes, bool huge_pages);
+  // Whether some of it that is free is as large.
+  bool keeps(std::size_t nbytes);
   std::unique_ptr<Arena> take_kept(std::size_t nbytes, bool huge_pages);
   void release(std::unique_ptr<Arena> arena) noexcept;
 

@@ -169,5 +169,70 @@ def dcp(folder: Path) -> None:
     assert some["layers.7.weight"][-1].item() == 7
 
 
+def dcp_convert(folder: Path) -> None:
+    """To a directory and back, and its chunks checked."""
+    import penstock.dcp
+
+    penstock.dcp.convert(folder / "model.safetensors", folder / "step")
+    assert penstock.verify(folder / "step").ok
+    penstock.dcp.convert(folder / "step", folder / "again.safetensors")
+    check_file(folder / "again.safetensors")
+
+
+def dcp_async(folder: Path) -> None:
+    """What has no room for a copy says so, with the numbers, and nothing is killed."""
+    import penstock.dcp
+    import torch.distributed as dist
+    import torch.distributed.checkpoint as torch_dcp
+
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    state: dict[str, Any] = mapped(folder)
+    try:
+        torch_dcp.async_save(state, storage_writer=penstock.dcp.StorageWriter(folder / "dcp")).result()
+    except penstock.OutOfMemoryError as error:
+        print(error)
+    else:
+        raise AssertionError("2 GiB were copied")
+
+
+def llama(folder: Path) -> Any:
+    """A model of transformers over the mapped file, as large as that."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    with torch.device("meta"):
+        model = LlamaForCausalLM(LlamaConfig(vocab_size=64, hidden_size=64, intermediate_size=64, num_hidden_layers=1))
+    for name in [name for name, _ in model.named_parameters()]:
+        owner, _, leaf = name.rpartition(".")
+        delattr(model.get_submodule(owner), leaf)
+    for number, tensor in enumerate(mapped(folder).values()):
+        model.register_parameter(f"p{number}", torch.nn.Parameter(tensor, requires_grad=False))
+    return model
+
+
+def save_pretrained(folder: Path) -> None:
+    model = llama(folder)
+    with penstock.accelerate():
+        model.save_pretrained(folder / "llama", max_shard_size="300MB")
+    report = penstock.accelerated()
+    assert report.served["transformers.save_pretrained"] == 1
+    seen = 0
+    for name, tensor in penstock.stream(folder / "llama"):
+        assert bool((tensor.view(torch.int16) == tensor.view(torch.int16)[0]).all()), name
+        seen += tensor.numel()
+    assert seen == TENSORS * ELEMENTS
+
+
+def accelerated_files(folder: Path) -> None:
+    """Under accelerate() what the original does by mapping is done within the limit too."""
+    import safetensors.torch
+
+    with penstock.accelerate():
+        loaded = safetensors.torch.load_file(folder / "model.safetensors")
+        check(loaded.items())
+        with safetensors.safe_open(folder / "model.safetensors", framework="pt") as file:
+            kept = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        check(kept.items())
+
+
 if __name__ == "__main__":
     globals()[sys.argv[1]](Path(sys.argv[2]))

@@ -209,3 +209,24 @@ def test_the_report_reads_as_a_table(path: Path, tensors: Tensors) -> None:
         assert str(report).startswith("accelerated: safetensors\n")
         assert f"{report.served[SAVE]:8}  {SAVE}\n" in str(report) + "\n"
     assert str(penstock.accelerated()).startswith("accelerated: nothing\n")
+
+
+def test_what_memory_has_no_room_for_is_mapped_by_the_original(
+    path: Path, tensors: Tensors, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    STOCK.save_file(tensors, path)
+    STOCK.save(dict(tensors), path.with_suffix(".pt"))
+    for each in (path, path.with_suffix(".pt")):
+        penstock.measure.drop_page_cache(each)  # else it is mapped, and takes none
+    monkeypatch.setenv("PENSTOCK_MEMORY_BUDGET", "1KiB")
+    monkeypatch.setenv("PENSTOCK_LANDING", "staged")  # nor after another test has warmed it
+    counts = Counts()
+    with penstock.accelerate():
+        helpers.assert_same_tensors(safetensors.torch.load_file(path), tensors)
+        with safetensors.safe_open(path, "pt") as file:
+            assert helpers.same(file.get_tensor("embed.weight"), tensors["embed.weight"])
+        helpers.assert_same_tensors(torch.load(path.with_suffix(".pt"), mmap=True), tensors)
+        with pytest.raises(penstock.OutOfMemoryError, match="PENSTOCK_MEMORY_BUDGET allows"):
+            torch.load(path.with_suffix(".pt"))
+    for entry in (LOAD, OPEN):
+        assert any("PENSTOCK_MEMORY_BUDGET allows 1.0 KiB" in reason for reason in counts.fell(entry))

@@ -94,6 +94,9 @@ def folder(checkpoint: Path, tmp_path: Path) -> Iterator[Path]:
         "flashpack",
         "fastpersist",
         "dcp",
+        "dcp_convert",
+        "save_pretrained",
+        "accelerated_files",
     ],
 )
 def test_2_gib_pass_through_a_cgroup_of_512_mib(step: str, folder: Path, group: Path) -> None:
@@ -116,6 +119,15 @@ def test_a_snapshot_that_cannot_fit_is_not_taken_and_the_save_goes_on(folder: Pa
     done = run_step("save_async", folder, group)
     assert done.returncode == 0, f"{done.returncode} {done.stderr[-2000:]}"
     assert "no snapshot: it takes 2.0 GiB, and " in done.stdout
+
+
+def test_a_copy_for_a_background_save_of_dcp_that_cannot_fit_says_so(folder: Path, group: Path) -> None:
+    done = run_step("dcp_async", folder, group)
+    assert done.returncode == 0, f"{done.returncode} {done.stderr[-2000:]}"
+    assert re.search(
+        r"a copy takes 2\.0 GiB of memory, and [0-9.]+ MiB are left of the 512\.0 MiB of this process's cgroup",
+        done.stdout,
+    )
 
 
 # ---- By name --------------------------------------------------------------------------------------------------------

@@ -31,9 +31,12 @@ _FINAL = (
 )
 
 
-def is_final(problem: Error) -> bool:
-    """Whether the original is not to be asked. It is for all that it may take, or has an error of its own for."""
-    return isinstance(problem, _FINAL)
+def is_final(problem: Error, *, maps: bool = False) -> bool:
+    """Whether the original is not to be asked. It is for all that it may take, or has an error of its own for.
+
+    maps: whether the original maps the file, which takes no memory: what has no room for a copy is left to it.
+    """
+    return isinstance(problem, _FINAL) and not (maps and isinstance(problem, OutOfMemoryError))
 
 
 def why_not_replaced(path: Any) -> str | None:

@@ -28,7 +28,7 @@ class _Slice(PySafeSlice):
         try:
             return super().__getitem__(index)
         except Error as problem:
-            if is_final(problem):
+            if is_final(problem, maps=True):
                 raise
             name = self._tensor.name
             return self._file.ask_original(problem, lambda file: file.get_slice(name)[index])  # type: ignore[attr-defined]
@@ -45,15 +45,23 @@ class _OpenFile(our_safe_open):
         try:
             return super().get_tensor(name)
         except Error as problem:
-            if is_final(problem):
+            if is_final(problem, maps=True):
                 raise
             return self.ask_original(problem, lambda file: file.get_tensor(name))
+
+    def get_tensors(self) -> dict[str, Any]:
+        try:
+            return super().get_tensors()
+        except Error as problem:
+            if is_final(problem, maps=True):
+                raise
+            return self.ask_original(problem, lambda file: file.get_tensors())  # type: ignore[no-any-return]
 
     def get_slice(self, name: str) -> PySafeSlice:
         try:
             return _Slice(self, self._find(name))
         except Error as problem:
-            if is_final(problem):
+            if is_final(problem, maps=True):
                 raise
             return self.ask_original(problem, lambda file: file.get_slice(name))  # type: ignore[no-any-return]
 
@@ -76,7 +84,7 @@ def open_replacement(original: Any, is_on: Callable[[], bool]) -> Any:
                 try:
                     opened = _OpenFile(lambda: original(*arguments, **named), *arguments, **named)
                 except (Error, TypeError, OSError) as problem:
-                    if isinstance(problem, Error) and is_final(problem):
+                    if isinstance(problem, Error) and is_final(problem, maps=True):
                         raise
                     reason = reason_of(problem, arguments[0] if arguments else named.get("filename"))
                 else:
@@ -100,7 +108,7 @@ def load_replacement(original: Callable[..., Any], is_on: Callable[[], bool]) ->
         try:
             loaded = ours.load_file(filename, *arguments, **named)
         except (Error, TypeError) as problem:
-            if isinstance(problem, Error) and is_final(problem):
+            if isinstance(problem, Error) and is_final(problem, maps=True):
                 raise
             RECORD.fall(LOAD, reason_of(problem, filename))
             return original(filename, *arguments, **named)
@@ -128,7 +136,10 @@ def save_replacement(original: Callable[..., Any], is_on: Callable[[], bool]) ->
             return RECORD.serve(SAVE)
         RECORD.fall(SAVE, reason)
         if save is not ours.save_file:
-            raise _save_sets.NotServedError(reason)  # the file is one of a set: all of that is the original's
+            # The file is one of a set, and all of that is the original's. It goes to the hidden folder first: what the
+            # original refuses too is its error here, while the old set is as it was.
+            original(tensors, filename, *arguments, **named)
+            raise _save_sets.NotServedError(reason)
         return original(tensors, filename, *arguments, **named)
 
     return save_file

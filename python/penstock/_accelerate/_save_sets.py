@@ -24,7 +24,6 @@ from typing import Any
 
 from .. import _core
 from .._save import make_writer
-from ..errors import UnsupportedError
 from ..safetensors.torch import writing
 from ._doubt import why_not_replaced
 from ._record import RECORD, reason_of
@@ -58,9 +57,10 @@ class SaveSet:
         base = f"{shard['stem']}{shard['suffix']}" if shard else name
         reason = why_not_replaced(target) or why_not_replaced(os.path.join(self._directory, base))
         if reason is not None:
-            raise UnsupportedError(reason)
+            raise NotServedError(reason)
         with writing(tensors, metadata) as checked:
-            writer, owners = make_writer(checked, target, {"format": "safetensors", "metadata": metadata}, None)
+            arguments = {"format": "safetensors", "metadata": metadata, "checksums": False}
+            writer, owners = make_writer(checked, target, arguments, None)
             if base not in self._writers:
                 self._writers[base] = _core.SetWriter(os.path.join(self._directory, base), True)
             self._writers[base].add(writer)

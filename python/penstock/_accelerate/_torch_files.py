@@ -25,7 +25,7 @@ def load_replacement(original: Callable[..., Any], is_on: Callable[[], bool]) ->
         try:
             loaded = serialization.load(f, *arguments, **named, stats=stats)
         except Error as problem:
-            if is_final(problem):
+            if is_final(problem, maps=named.get("mmap") is True):
                 raise
             RECORD.fall(LOAD, reason_of(problem, f))
             return original(f, *arguments, **named)
