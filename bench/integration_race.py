@@ -60,6 +60,7 @@ FIGURES = [
     Figure("dcp.async_save, second: over a copy to used memory", "dcp async again", "memcpy again", 1.1, at_most=True),
     Figure("load(verify=True) with a seal, cold", "verify sealed cold", "load cold", 1.05, at_most=True),
     Figure("load(verify=True) with stored checksums, cold", "verify stored cold", "load cold", 1.05, at_most=True),
+    # Where its median holds, penstock._save.CHECKSUMS becomes True, and docs/guides/verified.md says so.
     Figure("save with checksums", "save checksums", "save", 1.03, at_most=True),
     Figure("vLLM's weights, cold, over auto", "vllm auto cold", "vllm penstock cold", 2),
     *[

@@ -70,7 +70,7 @@ class SaveArguments(FormatArguments, total=False):
     format: str | None
     metadata: Mapping[str, str] | None
     max_shard_size: int | str | None
-    checksums: bool
+    checksums: bool | None
     shared: str
     durable: bool
     method: str

@@ -34,6 +34,10 @@ if TYPE_CHECKING:
     from ._queue import Job
 
 
+# Whether saves store checksums where nobody says. docs/guides/verified.md says what they cost.
+CHECKSUMS = False
+
+
 def save(
     tensors: State,
     path: Path,
@@ -42,7 +46,7 @@ def save(
     dtype: DType = None,
     metadata: Mapping[str, str] | None = None,
     max_shard_size: int | str | None = None,
-    checksums: bool = False,
+    checksums: bool | None = None,
     shared: str = "refuse",
     durable: bool = True,
     method: str = "auto",
@@ -62,7 +66,8 @@ def save(
     max_shard_size: split into files of at most this many bytes, with an index beside them: a number, "5GB" (5 *
         1000**3), or "5GiB" or "5G" (5 * 1024**3). They appear as one, under names of their own where a set of that name
         is there: docs/formats/sets.md. What had the name before is removed, the shards that its index lists too.
-    checksums: store a CRC-32C of every tensor, which `verify` and ``load(verify=True)`` check.
+    checksums: store a CRC-32C of every tensor, which `verify` and ``load(verify=True)`` check; by default not. What it
+        costs: docs/guides/verified.md#what-checksums-cost-a-save. Torch files have none.
     shared: what to do with tensors whose memory overlaps: "refuse", "deduplicate" (store equal ones once and note the
         other names in the metadata) or "duplicate".
     durable: wait until the drive has it all. Without, a power cut may lose the file, and what it replaced.
@@ -159,6 +164,8 @@ def make_writer(
         from ._torch.files import make_tree_writer
 
         return make_tree_writer(tensors, path, arguments, callback)
+    if arguments.get("checksums") is None:
+        arguments = {**arguments, "checksums": CHECKSUMS}
     named = _named_tensors(tensors)
     streams = [stream for framework in imported_frameworks() for stream in framework.streams(named.values())]
     writer = _core.Writer(target_text(path), save_options(**arguments, streams=streams), callback)

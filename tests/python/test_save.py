@@ -279,3 +279,31 @@ def test_progress_of_a_save_never_goes_back(path: Path) -> None:
     penstock.save({"x": torch.zeros(2**24)}, path, progress=lambda *call: calls.append(call))
     assert calls == sorted(calls)
     assert calls[-1][0] == calls[-1][1] >= 2**26
+
+
+def test_what_saves_store_where_nobody_says_is_one_constant(
+    tmp_path: Path, tensors: dict[str, torch.Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And no drop-in follows it: their files are those of the libraries."""
+    from penstock import _save, flashpack
+    from penstock.safetensors.torch import save_file
+
+    def has(path: Path) -> bool:
+        return penstock.verify(path).had_checksums
+
+    files = {}
+    for value in (False, True):
+        monkeypatch.setattr(_save, "CHECKSUMS", value)
+        penstock.save(tensors, tmp_path / "a.safetensors")
+        penstock.save_async(tensors, tmp_path / "b.flashpack").wait()
+        assert has(tmp_path / "a.safetensors") == has(tmp_path / "b.flashpack") == value
+        penstock.save(tensors, tmp_path / "c.safetensors", checksums=not value)
+        assert has(tmp_path / "c.safetensors") == (not value)
+        penstock.save(tensors, tmp_path / "d.pt")
+        penstock.save(tensors, tmp_path / "e.pt", checksums=None)
+        save_file(tensors, tmp_path / "f.safetensors")
+        some = {name: tensor for name, tensor in tensors.items() if tensor.dtype == torch.float32}
+        flashpack.pack_to_file(some, str(tmp_path / "g.flashpack"), target_dtype=torch.float32)
+        assert not has(tmp_path / "f.safetensors")
+        files[value] = [(tmp_path / name).read_bytes() for name in ("f.safetensors", "g.flashpack")]
+    assert files[False] == files[True]

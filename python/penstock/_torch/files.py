@@ -48,6 +48,7 @@ def make_pickled_writer(
     """The same, of what was pickled already."""
     legacy = arguments.get("format") == "torch-legacy"
     arguments["format"] = "torch-legacy" if legacy else "torch"
+    arguments["checksums"] = bool(arguments.get("checksums"))  # None: by default, and here is no place for any
     arguments.pop("shared", None)  # tensors that share memory are what storages are for
     options = save_options(
         **arguments,

@@ -54,7 +54,7 @@ def write_files(
     for folder in dict.fromkeys(os.path.dirname(path) or "." for path in paths):
         _make_folder(folder)
     name = paths[0] if base is None else f"{base}.safetensors"
-    arguments: dict[str, Any] = {"format": "safetensors", "shared": "duplicate", "durable": fsync}
+    arguments: dict[str, Any] = {"format": "safetensors", "shared": "duplicate", "durable": fsync, "checksums": False}
     writer, owners = make_writer(sources or {}, name, arguments, None)
     order = sorted(range(len(plans)), key=lambda number: (len(paths[number]), paths[number]))
     ordered = [plans[number] for number in order]

@@ -97,6 +97,7 @@ def pack_to_file(
         align_large=align_large,
         order="format" if name_order is None else "given",
         shared="duplicate",
+        checksums=False,
         progress=progress,
     )
     print_phases(stats.phases, silent)

@@ -61,7 +61,7 @@ class Library:
 
     def save_file(self, tensors: Mapping[str, Any], filename: str | os.PathLike[str], metadata: Any) -> None:
         arrays = self._arrays(tensors, metadata)
-        save(arrays, one_path(filename), format="safetensors", metadata=metadata, shared="duplicate")
+        save(arrays, one_path(filename), format="safetensors", metadata=metadata, shared="duplicate", checksums=False)
 
     def save(self, tensors: Mapping[str, Any], metadata: Any) -> bytes:
         return save_bytes(self._arrays(tensors, metadata), metadata, shared="duplicate")

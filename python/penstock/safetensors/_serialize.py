@@ -80,7 +80,7 @@ def serialize_file(
 ) -> None:
     """Saves these tensors to a file."""
     sources = _sources(tensor_dict, metadata)
-    save(sources, one_path(filename), format="safetensors", metadata=metadata, shared="duplicate")
+    save(sources, one_path(filename), format="safetensors", metadata=metadata, shared="duplicate", checksums=False)
 
 
 def deserialize(bytes: bytes) -> list[tuple[str, dict[str, Any]]]:

@@ -39,7 +39,7 @@ def save_file(
 ) -> None:
     """Saves arrays to a file."""
     tensors = checked_tensors(tensor_dict, metadata)
-    _save(tensors, one_path(filename), format="safetensors", metadata=metadata, shared="duplicate")
+    _save(tensors, one_path(filename), format="safetensors", metadata=metadata, shared="duplicate", checksums=False)
 
 
 def save(tensor_dict: Mapping[str, ndarray[Any, Any]], metadata: dict[str, str] | None = None) -> bytes:

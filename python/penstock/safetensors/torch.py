@@ -54,7 +54,7 @@ def save_file(
 ) -> None:
     """Saves tensors to a file. Tensors that share memory, or are not contiguous, are refused."""
     with writing(tensors, metadata) as checked:
-        _save(checked, one_path(filename), format="safetensors", metadata=metadata)
+        _save(checked, one_path(filename), format="safetensors", metadata=metadata, checksums=False)
 
 
 @contextmanager
@@ -125,7 +125,7 @@ def load_model(
 
 def _write(tensors: Mapping[str, Any], filename: str | os.PathLike[str], metadata: dict[str, str] | None) -> None:
     with as_reference():
-        _save(tensors, one_path(filename), format="safetensors", metadata=metadata)
+        _save(tensors, one_path(filename), format="safetensors", metadata=metadata, checksums=False)
 
 
 def _contiguous(tensors: Mapping[str, Any], advice: str = "call contiguous() on it") -> Mapping[str, Any]:
