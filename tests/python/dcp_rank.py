@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import sys
 import time
@@ -22,6 +23,7 @@ import penstock
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
+from penstock import _steps
 from penstock.dcp import StorageReader, StorageWriter, _writer
 from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader, HuggingFaceStorageWriter
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
@@ -297,6 +299,58 @@ def _arm(stage: str, pids: list[int]) -> None:
         _writer.StagedDirectory.commit = die if stage == "rename" else commit
 
 
+class Points:
+    """Counts where a save of this process begins or ends something, and kills processes at one of these points."""
+
+    def __init__(self, at: int, pids: list[int]) -> None:
+        self._left = at
+        self._pids = pids
+
+    def reach(self) -> None:
+        self._left -= 1
+        if self._left == 0:
+            for pid in self._pids:
+                os.kill(pid, signal.SIGKILL)
+
+    def watch(self, owner: Any, *names: str) -> None:
+        for name in names:
+            setattr(owner, name, self._watched(getattr(owner, name)))
+
+    def _watched(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **named: Any) -> Any:
+            self.reach()
+            result = original(*arguments, **named)
+            self.reach()
+            return result
+
+        return call
+
+
+def dies_at_point(number: int, victims: str, in_background: bool) -> Callable[[int, int, Path], None]:
+    """Saves over a step that is there, and is killed at a point that is counted from 1."""
+
+    def scenario(rank: int, world: int, directory: Path) -> None:
+        (directory / f"process-{rank}").write_text(str(os.getpid()))
+        dist.barrier()
+        if rank == (1 if victims == "1" else 0):
+            ranks = range(world) if victims == "all" else [rank]
+            pids = [int((directory / f"process-{each}").read_text()) for each in ranks]
+            points = Points(number, sorted(pids, key=os.getpid().__eq__))
+            steps = ["set_up_storage_writer", "prepare_local_plan", "prepare_global_plan", "write_data", "finish"]
+            points.watch(StorageWriter, *steps, "stage")
+            points.watch(dcp.DefaultSavePlanner, "create_local_plan", "create_global_plan")
+            points.watch(_writer, "save", "encode", "_write", "_index", "check_replaceable", "remove_dead")
+            points.watch(_writer.StagedDirectory, "__init__", "commit", "_rename", "_release")
+            points.watch(_steps, "_sync_tree", "_sync")
+        state, writer = shared_state(world, 2), StorageWriter(directory / "step-2")
+        if in_background:
+            dcp.async_save(state, storage_writer=writer).result()
+        else:
+            dcp.save(state, storage_writer=writer)
+
+    return scenario
+
+
 # Where a save may be, and who is killed there; only the coordinator comes to the last three.
 KILLS = [(stage, victims) for stage in ("write", "written") for victims in ("0", "1", "all")]
 KILLS += [(stage, victims) for stage in ("finish", "rename", "renamed") for victims in ("0", "all")]
@@ -319,6 +373,14 @@ SCENARIOS: dict[str, Callable[[int, int, Path], None]] = {
 SCENARIOS |= {f"{stage}-{victims}": dies_at(stage, victims) for stage, victims in KILLS}
 
 
+def scenario_called(name: str) -> Callable[[int, int, Path], None]:
+    """ "point-7-all-async": the seventh point, all ranks, in the background."""
+    if not name.startswith("point-"):
+        return SCENARIOS[name]
+    _, number, victims, way = name.split("-")
+    return dies_at_point(int(number), victims, way == "async")
+
+
 def run(rank: int, world: int, directory: Path, scenarios: list[str], seconds: float) -> None:
     """One rank."""
     os.environ.update(RANK=str(rank), WORLD_SIZE=str(world))
@@ -327,7 +389,7 @@ def run(rank: int, world: int, directory: Path, scenarios: list[str], seconds: f
         for name in scenarios:
             begin = time.monotonic()
             try:
-                SCENARIOS[name](rank, world, directory)
+                scenario_called(name)(rank, world, directory)
                 dist.barrier()
                 said = ""
             except (Exception, dcp.api.CheckpointException) as error:
@@ -358,7 +420,22 @@ def main() -> None:
         launch(world, directory, scenarios, 60)
         return
     for name in scenarios[1:]:
-        launch(world, directory / name, [name], TIMEOUT_SECONDS)
+        if name.startswith("points-"):
+            launch_at_points(world, directory / name, name)
+        else:
+            launch(world, directory / name, [name], TIMEOUT_SECONDS)
+
+
+def launch_at_points(world: int, directory: Path, name: str) -> None:
+    """Once for every so many-th point, until nobody was killed, each in a copy of the folder of older steps."""
+    _, victims, way, stride = name.split("-")
+    number, died = 1 - int(stride), True
+    while died:
+        number += int(stride)
+        here = directory / str(number)
+        shutil.copytree(directory / "before", here)
+        launch(world, here, [f"point-{number}-{victims}-{way}"], TIMEOUT_SECONDS)
+        died = any(code < 0 for code in json.loads((here / f"codes-{world}").read_text()))
 
 
 if __name__ == "__main__":

@@ -116,3 +116,46 @@ def test_a_kill_at_any_stage_leaves_the_last_committed_step(killed: Path, stage:
     save_step(directory, 3)
     assert steps_in(directory) == (["step-1", "step-2", "step-3"] if stage == "renamed" else ["step-1", "step-3"])
     assert_is_there(directory, 3)
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+@pytest.mark.parametrize(
+    ("victims", "way", "stride"), [("all", "now", 1), ("all", "async", 3), ("0", "now", 4), ("1", "now", 3)]
+)
+def test_a_kill_at_every_point_leaves_the_old_checkpoint_or_the_new_one(
+    tmp_path: Path, victims: str, way: str, stride: int
+) -> None:
+    """Over a checkpoint of the same name: before and after each thing that a rank does in a save."""
+    directory = tmp_path / f"points-{victims}-{way}-{stride}"
+    save_step(directory / "before", 1)
+    save_step(directory / "before", 4)
+    (directory / "before" / "step-4").rename(directory / "before" / "step-2")
+    launch(tmp_path, 2, "--apart", directory.name)
+    folders = sorted((path for path in directory.iterdir() if path.name != "before"), key=lambda path: int(path.name))
+    dead = {"0": {0}, "1": {1}, "all": {0, 1}}[victims]
+    found = []
+    for folder in folders:
+        codes = json.loads((folder / "codes-2").read_text())
+        killed = {rank for rank, code in enumerate(codes) if code == -signal.SIGKILL}
+        assert killed == (dead if folder is not folders[-1] else set())
+        assert all(
+            entry["seconds"] < BOUND_SECONDS for entry in outcomes(folder, 2, f"point-{folder.name}-{victims}-{way}")
+        )
+        assert_is_there(folder, 1)
+        found.append(step_at(folder / "step-2"))
+        save_step(folder, 3)
+        assert steps_in(folder) == ["step-1", "step-2", "step-3"]
+        assert step_at(folder / "step-2") == found[-1]
+    assert len(found) > (12 if victims == "1" else 20) // stride
+    assert found == sorted(found, reverse=True)  # 4, the old one, up to the rename, and then 2
+    assert found[-1] == 2
+
+
+def step_at(path: Path) -> int:
+    """Which step's values are there: all are of one."""
+    for step in (2, 4):
+        state: dict[str, Any] = penstock.dcp.load(path)
+        if torch.equal(state["model"]["rows"], dcp_rank.full_tensors(step)["rows"]):
+            dcp_rank.check(state, step)
+            return step
+    raise AssertionError(f"{path}: neither the old checkpoint nor the new one")
