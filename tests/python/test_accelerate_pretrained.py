@@ -337,3 +337,53 @@ def test_ranks_load_their_parts_and_save_as_one(tmp_path: Path) -> None:
         assert found["fell"] == {}
         assert found["there_after_save"] is True
     assert_same_state(LlamaForCausalLM.from_pretrained(tmp_path / "saved"), tiny_models.llama())
+
+
+def test_lora_weights_of_diffusers_come_back(tmp_path: Path) -> None:
+    peft = pytest.importorskip("peft", reason="peft is not installed")
+    from diffusers import UNet2DConditionModel
+
+    blocks = {"down_block_types": ("CrossAttnDownBlock2D",), "up_block_types": ("CrossAttnUpBlock2D",)}
+    sizes = {"sample_size": 8, "block_out_channels": (8,), "norm_num_groups": 4, "layers_per_block": 1}
+    model = UNet2DConditionModel(**blocks, **sizes, cross_attention_dim=8, attention_head_dim=4)
+    model.add_adapter(peft.LoraConfig(r=2, target_modules=["to_q", "to_v"], init_lora_weights=False))
+    name = "pytorch_lora_weights.safetensors"
+    counts = Counts()
+    loaded = []
+    for accelerated in (True, False):
+        again = UNet2DConditionModel.from_config(model.config)
+        if accelerated:
+            with penstock.accelerate():
+                model.save_lora_adapter(tmp_path)
+                again.load_lora_adapter(str(tmp_path), prefix=None, weight_name=name, use_safetensors=True)
+        else:
+            again.load_lora_adapter(str(tmp_path), prefix=None, weight_name=name, use_safetensors=True)
+        loaded.append({key: value for key, value in again.state_dict().items() if "lora" in key})
+    assert (counts.served(SAVE), counts.served(LOAD)) == (1, 1)
+    helpers.assert_same_tensors(*loaded)
+    expected = {key: value for key, value in model.state_dict().items() if "lora" in key}
+    assert len(expected) == len(loaded[0]) > 0
+    assert all(torch.equal(*pair) for pair in zip(expected.values(), loaded[0].values(), strict=True))
+
+
+@pytest.mark.parametrize("safe", [True, False])
+def test_states_of_accelerate_come_back(tmp_path: Path, safe: bool) -> None:
+    import accelerate
+
+    with penstock.accelerate():
+        accelerator = accelerate.Accelerator(cpu=True)
+        model = tiny_models.bert()
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.5)
+        model, optimizer = accelerator.prepare(model, optimizer)
+        model(TOKENS).last_hidden_state.sum().backward()
+        optimizer.step()
+        before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+        counts = Counts()
+        accelerator.save_state(tmp_path, safe_serialization=safe)
+        assert counts.served("torch.save") >= 1
+        assert counts.served(SAVE) == (1 if safe else 0)
+        optimizer.step()
+        accelerator.load_state(tmp_path)
+        assert counts.served("torch.load") >= 1
+    helpers.assert_same_tensors(dict(model.state_dict()), before)
+    assert counts.fell(SAVE) == counts.fell(LOAD) == {}
