@@ -244,9 +244,32 @@ def make_torch() -> None:
     (zips / "empty.zip").write_bytes(stored({}))
 
 
+def make_chunks() -> None:
+    chunks = emptied("fuzz_chunks")
+    for path in (GOLDEN / "chunks").iterdir():
+        (chunks / path.name).write_bytes(path.read_bytes())
+    whole = (GOLDEN / "chunks" / "dcp.json").read_text()
+    # Without its checksum what is changed in it reaches the parser.
+    open_end = whole[: whole.rindex(',"crc32"')] + "}"
+    halves = '[{"file":0,"offsets":[2,0],"shape":[1,4]},{"file":1,"offsets":[0,0],"shape":[2,4]}]'
+    two = open_end.replace('[{"file":0,"offsets":[0,0],"shape":[3,4]}]', halves)
+    texts = {
+        "open": open_end,
+        "two_chunks": two,
+        "overlap": two.replace('"shape":[2,4]', '"shape":[3,4]'),
+        "hole": two.replace('"shape":[2,4]', '"shape":[1,4]'),
+        "outside": two.replace('"offsets":[2,0]', '"offsets":[3,0]'),
+        "other_file": two.replace('"file":1', '"file":7'),
+        "empty": '{"format":"penstock.dcp","version":1,"files":[],"tensors":{},"objects":{}}',
+    }
+    for name, text in texts.items():
+        (chunks / f"{name}.json").write_text(text, newline="")
+
+
 def main() -> None:
     make_flashpack()
     make_torch()
+    make_chunks()
     headers = emptied("fuzz_safetensors")
     indexes = emptied("fuzz_shard_index")
     seals = emptied("fuzz_seal")

@@ -4,11 +4,13 @@
 #include <gtest/gtest.h>
 
 #include "format/memory_source.h"
+#include "format/test_files.h"
 #include "penstock/error.h"
 
 namespace penstock {
 namespace {
 
+using test::golden_file;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
@@ -106,6 +108,34 @@ TEST(Chunks, of_thousands_side_by_side_are_checked) {
     EXPECT_NO_THROW(check_chunks(tensor, "f"));
     tensor.chunks[7].offsets = tensor.chunks[8].offsets;
     EXPECT_THROW(check_chunks(tensor, "f"), Error);
+  }
+}
+
+TEST(TorchChunks, are_those_that_penstock_describes_of_the_same_state) {
+  const ChunkedCheckpoint ours = parse_chunks(MemorySource(golden_file("chunks/dcp.json"), "dcp.json"));
+  const ChunkedCheckpoint torchs = parse_torch_chunks(MemorySource(golden_file("chunks/torch-2.13.metadata"), "f"));
+  EXPECT_THAT(torchs.files, ElementsAre("__0_0.distcp"));
+  EXPECT_THAT(torchs.objects, ElementsAre("y", "l"));
+  EXPECT_EQ(torchs.objects, ours.objects);
+  ASSERT_EQ(torchs.tensors.size(), ours.tensors.size());
+  for (std::size_t i = 0; i < ours.tensors.size(); ++i) {
+    EXPECT_EQ(torchs.tensors[i].name, ours.tensors[i].name);
+    EXPECT_EQ(torchs.tensors[i].dtype, ours.tensors[i].dtype);
+    EXPECT_EQ(torchs.tensors[i].shape, ours.tensors[i].shape);
+    ASSERT_EQ(torchs.tensors[i].chunks.size(), 1u);
+    EXPECT_EQ(torchs.tensors[i].chunks[0].offsets, ours.tensors[i].chunks[0].offsets);
+    EXPECT_TRUE(torchs.tensors[i].chunks[0].stretch.has_value());
+  }
+}
+
+TEST(Chunks, a_changed_byte_is_told_by_the_checksum) {
+  const std::string good = golden_file("chunks/dcp.json");
+  for (std::size_t i = 0; i < good.size(); ++i) {
+    std::string damaged = good;
+    damaged[i] ^= 4;
+    // Whoever changes the name of the last entry has changed nothing else.
+    if (i + 20 >= good.size() && i + 10 < good.size()) continue;
+    EXPECT_NE(refusal(damaged), "parses") << i;
   }
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import signal
 import subprocess
@@ -13,6 +14,7 @@ from typing import Any
 
 import helpers
 import manager_killed
+import manager_lines_killed
 import penstock
 import pytest
 import torch
@@ -434,3 +436,15 @@ def test_a_run_that_is_killed_at_any_moment_resumes_from_a_whole_step(tmp_path: 
     saved = manager.restore()
     assert saved is not None
     assert saved["progress"]["losses"] == expected
+
+
+def test_a_save_that_is_killed_at_any_line_leaves_whole_steps(tmp_path: Path) -> None:
+    """In the background, with retention: at every eleventh line, over all threads."""
+    command = [sys.executable, manager_lines_killed.__file__, str(tmp_path), "11"]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=400, check=False)
+    assert run.returncode == 0, run.stdout[-2000:] + run.stderr[-2000:]
+    deaths = [json.loads(line) for line in run.stdout.splitlines()]
+    assert [death["ended"] for death in deaths] == [False] * (len(deaths) - 1) + [True]
+    assert len(deaths) > 20
+    assert {death["latest"] for death in deaths} == {manager_lines_killed.OLD, manager_lines_killed.NEW}
+    assert deaths[-1]["latest"] == manager_lines_killed.NEW
