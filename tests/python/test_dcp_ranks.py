@@ -26,12 +26,12 @@ BOUND_SECONDS = dcp_rank.TIMEOUT_SECONDS + 15
 AGREE = [name for name in dcp_rank.SCENARIOS if "-" not in name]
 
 
-def launch(directory: Path, world: int, *scenarios: str) -> None:
+def launch(directory: Path, world: int, *scenarios: str, patience: float = PATIENCE_SECONDS) -> None:
     """Forked ranks that do not outlive this."""
     command = [sys.executable, dcp_rank.__file__, str(directory), str(world), *scenarios]
     process = subprocess.Popen(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, start_new_session=True)
     try:
-        process.wait(PATIENCE_SECONDS)
+        process.wait(patience)
     finally:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
@@ -130,7 +130,7 @@ def test_a_kill_at_every_point_leaves_the_old_checkpoint_or_the_new_one(
     save_step(directory / "before", 1)
     save_step(directory / "before", 4)
     (directory / "before" / "step-4").rename(directory / "before" / "step-2")
-    launch(tmp_path, 2, "--apart", directory.name)
+    launch(tmp_path, 2, "--apart", directory.name, patience=3 * PATIENCE_SECONDS)  # dozens of launches
     folders = sorted((path for path in directory.iterdir() if path.name != "before"), key=lambda path: int(path.name))
     dead = {"0": {0}, "1": {1}, "all": {0, 1}}[victims]
     found = []
