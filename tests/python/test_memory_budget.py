@@ -96,6 +96,7 @@ def folder(checkpoint: Path, tmp_path: Path) -> Iterator[Path]:
         "dcp",
         "dcp_convert",
         "save_pretrained",
+        "slices_that_are_kept",
         "accelerated_files",
     ],
 )

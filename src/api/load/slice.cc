@@ -14,6 +14,10 @@
 namespace penstock {
 namespace {
 
+// Slices of a cold file are mapped where less than this would be left beside them: 2 GiB of them in a cgroup of 700
+// MiB, which safetensors maps, were killed when they had taken the last of it.
+constexpr std::uint64_t kRoomBesideSlices = 256 * kMiB;
+
 // A tensor that lies in the file as it is wanted, from a file that the page cache holds: a view of it. Nothing where
 // the route of `facts` is another one.
 std::optional<Tensor> map_slice(const File& file, SliceMap& shared, const TensorInfo& tensor, Shape shape,
@@ -36,6 +40,13 @@ std::optional<Tensor> map_slice(const File& file, SliceMap& shared, const Tensor
     return std::nullopt;
   }
   return Tensor{tensor.name, tensor.dtype, std::move(shape), {mapped->at(range.begin), range.size()}, mapped};
+}
+
+// Whether memory is short: slices are kept by who asks for them, and the last of it is for others.
+bool is_short_of_memory(std::uint64_t nbytes, const LoadOptions& options) {
+  const Settings settings = decide_settings(options.io, nbytes);
+  const MemoryBudget& budget = settings.budget;
+  return !budget.asked && budget.bytes < nbytes + settings.staging_bytes() + kRoomBesideSlices;
 }
 
 // A stretch of a file, in memory of its own, where direct reads can land as they are.
@@ -118,6 +129,12 @@ Tensor Reader::load_slice(std::string_view name, std::span<const Slice> slices, 
     if (may_be_mapped) {
       SliceMap& shared = SliceSharing::of(*state_, tensor.file).map;
       if (auto mapped = map_slice(file, shared, tensor, shape, extent, request, facts)) return std::move(*mapped);
+      if (options.cache == CachePolicy::kAuto && request.landing == Landing::kAuto &&
+          is_short_of_memory(nbytes, options)) {
+        ReadRequest mapping = request;
+        mapping.cache = CachePolicy::kMap;
+        if (auto mapped = map_slice(file, shared, tensor, shape, extent, mapping, facts)) return std::move(*mapped);
+      }
     }
     // Who reads small tensors one by one waits for system calls only: no plan, no crew.
     const bool cached = facts.resident == facts.wanted || options.cache == CachePolicy::kBuffered;
