@@ -205,3 +205,18 @@ def test_penstock_auto_runs_a_program(tmp_path: Path) -> None:
     assert helpers.run_python(run, "-m", "calendar", "2026", "11").stdout.startswith("   November 2026\n")
     failed = helpers.run_python(run, check=False)
     assert failed.stderr == "usage: python -m penstock.auto (PROGRAM.py | -m MODULE) [ARGUMENT...]\n"
+
+
+def test_torch_may_be_imported_by_penstock_itself(path: Path, tensors: dict[str, torch.Tensor]) -> None:
+    """In a program that did not import it."""
+    STOCK.save_file(tensors, path)
+    script = """
+    import sys, penstock, safetensors
+    penstock.accelerate()
+    with safetensors.safe_open(sys.argv[1], framework="pt") as file:
+        print(tuple(file.get_tensor("embed.weight").shape))
+    import torch
+    print(torch.load.__wrapped__ is not torch.load)
+    """
+    shape = tuple(tensors["embed.weight"].shape)
+    assert helpers.run_python(script, str(path)).stdout == f"{shape}\nTrue\n"

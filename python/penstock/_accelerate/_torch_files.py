@@ -15,12 +15,12 @@ SAVE = "torch.save"
 
 
 def load_replacement(original: Callable[..., Any], is_on: Callable[[], bool]) -> Callable[..., Any]:
-    from ..fastpersist import serialization
-
     @functools.wraps(original)
     def load(f: Any, *arguments: Any, **named: Any) -> Any:
         if not is_on():
             return original(f, *arguments, **named)
+        from ..fastpersist import serialization  # not before: it may be penstock itself that is importing torch
+
         stats: dict[str, Any] = {}
         try:
             loaded = serialization.load(f, *arguments, **named, stats=stats)
@@ -39,12 +39,12 @@ def load_replacement(original: Callable[..., Any], is_on: Callable[[], bool]) ->
 
 
 def save_replacement(original: Callable[..., Any], is_on: Callable[[], bool]) -> Callable[..., Any]:
-    from ..fastpersist import serialization
-
     @functools.wraps(original)
     def save(obj: Any, f: Any, *arguments: Any, **named: Any) -> Any:
         if not is_on():
             return original(obj, f, *arguments, **named)
+        from ..fastpersist import serialization
+
         reason = why_not_replaced(f)
         if reason is None:
             stats: dict[str, Any] = {}
