@@ -367,6 +367,8 @@ def main() -> int:
     rounds = arguments.rounds or (1 if arguments.quick else 5)
     folder.mkdir(parents=True, exist_ok=True)
     chosen = [f for f in FIGURES if re.search(arguments.only, f"{f.name} | {f.over} | {f.under}")]
+    if not chosen:
+        parser.error(f"no figure matches --only {arguments.only}")
     if not VLLM_PYTHON.exists() and any(is_of_vllm(f.over) for f in chosen):
         print("[bench] without vLLM: .venv-vllm is not set up (`make test-vllm` does that)", flush=True)
         chosen = [f for f in chosen if not is_of_vllm(f.over)]

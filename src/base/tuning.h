@@ -83,6 +83,9 @@ inline constexpr std::uint64_t kLargestWindowedSlice = 2 * kMiB;
 inline constexpr std::uint64_t kFirstSliceWindow = 2 * kMiB;
 inline constexpr std::uint64_t kLargestSliceWindow = 8 * kMiB;
 inline constexpr std::uint64_t kMostSliceWindows = 32 * kMiB;  // of one file
+// Slices of a cold file are mapped where less than this would be left beside them: 2 GiB of them in a cgroup of 700
+// MiB, which safetensors maps, were killed when they had taken the last of it. How much is enough was not measured.
+inline constexpr std::uint64_t kRoomBesideSlices = 256 * kMiB;
 // What may lie between slices of a row, as several threads take them out of order, and rows that are remembered.
 inline constexpr std::uint64_t kSliceGap = 4 * kMiB;
 inline constexpr std::size_t kSliceRows = 16;

@@ -15,8 +15,6 @@ namespace {
 using namespace std::string_literals;
 using pickle::Graph;
 using pickle::Kind;
-using ::testing::EndsWith;
-using ::testing::HasSubstr;
 using test::format_error;
 using test::little;
 using test::p_global;
@@ -25,6 +23,8 @@ using test::p_string;
 using test::p_tuple;
 using test::p_whole;
 using test::unsupported_error;
+using ::testing::EndsWith;
+using ::testing::HasSubstr;
 
 pickle::Options options() {
   pickle::Options options{"f", "data.pkl"};
@@ -341,8 +341,7 @@ TEST(PickleTest, names_that_are_joined_again_and_again_are_refused) {
   }
   pickle::Options lenient = options();
   lenient.refuses_foreign = false;
-  EXPECT_THAT(format_error([&] { pickle::parse(p_whole(body + "t"), lenient); }),
-              HasSubstr("names of globals take "));
+  EXPECT_THAT(format_error([&] { pickle::parse(p_whole(body + "t"), lenient); }), HasSubstr("names of globals take "));
 }
 
 TEST(PickleTest, text_that_ends_early_asks_for_more_where_there_may_be_more) {

@@ -97,6 +97,7 @@ def folder(checkpoint: Path, tmp_path: Path) -> Iterator[Path]:
         "dcp_convert",
         "save_pretrained",
         "slices_that_are_kept",
+        "small_slices_that_are_kept",
         "accelerated_files",
     ],
 )

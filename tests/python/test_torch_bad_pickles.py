@@ -282,7 +282,8 @@ def test_keys_that_all_have_one_hash_are_refused(kind: str, tmp_path: Path) -> N
     write(colliding(1000) + [number(i) for i in range(5000, 10000)])
     assert len(penstock.load(path)) == 6000
     write(colliding(1001))
-    with pytest.raises(penstock.FormatError, match=r"m\.pt: data\.pkl: byte \d+: more than 1000 keys have the same hash"):
+    message = r"m\.pt: data\.pkl: byte \d+: more than 1000 keys have the same hash"
+    with pytest.raises(penstock.FormatError, match=message):
         penstock.load(path)
 
 

@@ -5,6 +5,7 @@
 #include "api/load/map.h"
 #include "api/load/part.h"
 #include "api/load/reading.h"
+#include "api/load/slice_room.h"
 #include "api/load/slice_sharing.h"
 #include "api/load/views.h"
 #include "base/error.h"
@@ -13,10 +14,6 @@
 
 namespace penstock {
 namespace {
-
-// Slices of a cold file are mapped where less than this would be left beside them: 2 GiB of them in a cgroup of 700
-// MiB, which safetensors maps, were killed when they had taken the last of it.
-constexpr std::uint64_t kRoomBesideSlices = 256 * kMiB;
 
 // A tensor that lies in the file as it is wanted, from a file that the page cache holds: a view of it. Nothing where
 // the route of `facts` is another one.
@@ -40,13 +37,6 @@ std::optional<Tensor> map_slice(const File& file, SliceMap& shared, const Tensor
     return std::nullopt;
   }
   return Tensor{tensor.name, tensor.dtype, std::move(shape), {mapped->at(range.begin), range.size()}, mapped};
-}
-
-// Whether memory is short: slices are kept by who asks for them, and the last of it is for others.
-bool is_short_of_memory(std::uint64_t nbytes, const LoadOptions& options) {
-  const Settings settings = decide_settings(options.io, nbytes);
-  const MemoryBudget& budget = settings.budget;
-  return !budget.asked && budget.bytes < nbytes + settings.staging_bytes() + kRoomBesideSlices;
 }
 
 // A stretch of a file, in memory of its own, where direct reads can land as they are.
@@ -101,6 +91,37 @@ void read_runs(const Reader::State& state, const TensorInfo& tensor, const PartR
   read();
 }
 
+// A slice that lies in the file in one stretch, as it is wanted: mapped, or copied without a plan and a crew. Nothing
+// where it is to be read like any other.
+std::optional<Tensor> slice_as_it_is(const Reader::State& state, const TensorInfo& tensor, const Shape& shape,
+                                     ByteRange range, const LoadOptions& options) {
+  const File& file = *state.files[tensor.file];
+  ReadRequest request = read_request(options);
+  request.converts = request.verifies = false;
+  const bool small = range.size() < tuning::kSmallestMappedSlice;
+  const bool may_be_mapped = !small || options.cache == CachePolicy::kMap;
+  const bool may_choose = options.cache == CachePolicy::kAuto && request.landing == Landing::kAuto;
+  const FileFacts facts = gather_facts(state, tensor.file, {&range, 1}, request, may_be_mapped);
+  const bool cached = facts.resident == facts.wanted || options.cache == CachePolicy::kBuffered;
+  if (may_be_mapped) {
+    SliceMap& shared = SliceSharing::of(state, tensor.file).map;
+    if (auto mapped = map_slice(file, shared, tensor, shape, range, request, facts)) return mapped;
+    if (may_choose && is_short_of_memory(range.size(), options.io)) {
+      request.cache = CachePolicy::kMap;
+      if (auto mapped = map_slice(file, shared, tensor, shape, range, request, facts)) return mapped;
+    }
+  }
+  // Who reads small tensors one by one waits for system calls only.
+  if (small && cached && request.landing == Landing::kAuto) {
+    auto arena = host_pool(options.pool)->allocate(range.size());
+    file.read(range.begin, arena->data(), range.size());
+    file.check_unchanged();
+    return Tensor{tensor.name, tensor.dtype, shape, {arena->data(), range.size()}, arena};
+  }
+  if (!cached && range.size() > 0 && may_choose) return slice_of_window(state, tensor, shape, range, options);
+  return std::nullopt;
+}
+
 }  // namespace
 
 SliceSharing& SliceSharing::of(const Reader::State& state, std::uint32_t file) {
@@ -117,36 +138,9 @@ Tensor Reader::load_slice(std::string_view name, std::span<const Slice> slices, 
   const DType dtype = loaded_dtype(tensor, options.dtype);
   const Shape& shape = part.shape();
   const std::uint64_t nbytes = converted_size(part.nbytes(), tensor.dtype, dtype);
-  const ByteRange extent = part.extent();
   const bool as_it_is = dtype == tensor.dtype && part.count() == 1;
   if (as_it_is && !options.allocate) {
-    const File& file = *state_->files[tensor.file];
-    ReadRequest request = read_request(options);
-    request.converts = request.verifies = false;
-    const bool small = nbytes < tuning::kSmallestMappedSlice;
-    const bool may_be_mapped = !small || options.cache == CachePolicy::kMap;
-    const FileFacts facts = gather_facts(*state_, tensor.file, {&extent, 1}, request, may_be_mapped);
-    if (may_be_mapped) {
-      SliceMap& shared = SliceSharing::of(*state_, tensor.file).map;
-      if (auto mapped = map_slice(file, shared, tensor, shape, extent, request, facts)) return std::move(*mapped);
-      if (options.cache == CachePolicy::kAuto && request.landing == Landing::kAuto &&
-          is_short_of_memory(nbytes, options)) {
-        ReadRequest mapping = request;
-        mapping.cache = CachePolicy::kMap;
-        if (auto mapped = map_slice(file, shared, tensor, shape, extent, mapping, facts)) return std::move(*mapped);
-      }
-    }
-    // Who reads small tensors one by one waits for system calls only: no plan, no crew.
-    const bool cached = facts.resident == facts.wanted || options.cache == CachePolicy::kBuffered;
-    if (small && cached && request.landing == Landing::kAuto) {
-      auto arena = host_pool(options.pool)->allocate(nbytes);
-      file.read(extent.begin, arena->data(), nbytes);
-      file.check_unchanged();
-      return {tensor.name, dtype, shape, {arena->data(), static_cast<std::size_t>(nbytes)}, arena};
-    }
-    if (!cached && nbytes > 0 && options.cache == CachePolicy::kAuto && request.landing == Landing::kAuto) {
-      if (auto slice = slice_of_window(*state_, tensor, shape, extent, options)) return std::move(*slice);
-    }
+    if (auto slice = slice_as_it_is(*state_, tensor, shape, part.extent(), options)) return std::move(*slice);
   }
 
   DeviceUse devices;
