@@ -1,6 +1,6 @@
 """Runs the stages of `make test`, all of them even when one fails, and adds up what the test runners reported.
 
-Stages: release, arm64, asan, tsan, fuzz, python, wild, vllm, deepspeed, docs, wheel, lint.
+Stages: release, arm64, asan, tsan, fuzz, python, proof, wild, vllm, deepspeed, docs, wheel, lint.
 Without arguments every one runs, in this order.
 """
 
@@ -199,6 +199,10 @@ def tests_inside(tool: str, folders: tuple[str, ...], processes: int) -> Outcome
     return python_tests(folders, environment / "bin", processes)
 
 
+def short_proofs() -> Outcome:
+    return python_tests(("proof",), processes=1)  # each of them keeps all processors busy
+
+
 def count_wild_packages() -> int:
     return len(json.loads((ROOT / "tests" / "wild" / "packages.json").read_text()))
 
@@ -253,6 +257,7 @@ STAGES: dict[str, tuple[str, Callable[[], Outcome]]] = {
         "Python, its simulated device, command line, repository, NVIDIA's headers",
         lambda: python_tests(PYTHON_FOLDERS),
     ),
+    "proof": ("kills, power cuts, faults, hostile files, everything at once: the short forms", short_proofs),
     "wild": (f"real checkpoints of {count_wild_packages()} packages, downloaded once", lambda: python_tests(("wild",))),
     "vllm": (
         "vLLM and SGLang with weights that penstock reads, where .venv-vllm is there",
