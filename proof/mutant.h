@@ -11,11 +11,11 @@ inline bool is_on(int number) noexcept {
   return on == number;
 }
 
-#define MUTANT(name, op, other)                   \
-  template <int kNumber, typename L, typename R>  \
-  auto name(const L& left, const R& right) {      \
-    if (is_on(kNumber)) return left other right;  \
-    return left op right;                         \
+#define MUTANT(name, op, other)                  \
+  template <int kNumber, typename L, typename R> \
+  auto name(const L& left, const R& right) {     \
+    if (is_on(kNumber)) return left other right; \
+    return left op right;                        \
   }
 MUTANT(less, <, <=)
 MUTANT(less_equal, <=, <)

@@ -181,7 +181,9 @@ def walk(source: Source, cursor: Cursor) -> Iterator[Mutant]:
             yield from of_cursor(source, child, cursor)
         if child.kind == CursorKind.CALL_EXPR and child.spelling.startswith(MESSAGES):
             continue
-        if child.kind == CursorKind.STATIC_ASSERT or (child.type.kind == TypeKind.INVALID and child.kind.is_attribute()):
+        if child.kind == CursorKind.STATIC_ASSERT or (
+            child.type.kind == TypeKind.INVALID and child.kind.is_attribute()
+        ):
             continue
         yield from walk(source, child)
 
