@@ -101,7 +101,7 @@ EncodeOptions options_of(Input& input) {
   EncodeOptions options;
   options.safetensors_empty_metadata = input.yes();
   options.flashpack = {input.below(300), input.yes(), input.yes()};
-  options.torch.alignment = std::uint64_t{1} << input.below(13);
+  options.torch.alignment = std::uint64_t{1} << input.below(9);
   options.torch.checksums = input.yes();
   return options;
 }
