@@ -1,5 +1,5 @@
 // Random tensors, names and options through every encoder, and back through its parser: what was written must be read
-// again as it was, or be refused before anything is written. The first byte chooses the writer.
+// again as it was, or be refused before anything is written. The last byte chooses the writer.
 #include <fuzzer/FuzzedDataProvider.h>
 
 #include <algorithm>

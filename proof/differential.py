@@ -192,7 +192,7 @@ PICKLE_STRICTER = {
 }
 ZIP_STRICTER = {
     "local header|descriptor|central directory": "headers that disagree",
-    "end record|has a comment|several volumes": "comments, volumes, bytes behind the archive, end records that disagree",
+    "end record|has a comment|several volumes": "comments, volumes, bytes behind it, end records that disagree",
     "extra field": "extra fields that are cut off",
     "overlap|belong to nothing": "records that overlap, bytes between them",
     "appears twice|differ in case": "a name twice",
@@ -298,7 +298,7 @@ def run_batch(pair: Pair, seed: int, begin: int, end: int, place: mmap.mmap, out
             lines.flush()
 
 
-def in_child(work: Callable[[], None]) -> int:
+def in_child(work: Callable[[], object]) -> int:
     """Its process; it ends as the work does, and runs nothing else."""
     child = os.fork()
     if child == 0:
@@ -316,7 +316,7 @@ def survives(pair: Pair, seed: int, number: int, folder: str) -> bool:
     """Whether penstock alone reads the file, or refuses it."""
     path = f"{folder}/alone.{pair.suffix}"
     Path(path).write_bytes(file_number(pair, seed, number))
-    return os.waitpid(in_child(lambda: None if attempt(pair.ours, path) else None), 0)[1] == 0
+    return os.waitpid(in_child(functools.partial(attempt, pair.ours, path)), 0)[1] == 0
 
 
 def run_pair(pair: Pair, seed: int, count: int) -> tuple[Counter[str], Counter[str], list[tuple[int, str]]]:

@@ -1,8 +1,8 @@
 """Finds what can be mutated in a C++ source, and writes the source with many mutants in it, of which none or one is on.
 
-A mutant is a change of one operator, literal or statement. All of them are compiled at once: `a < b` becomes a call that
-computes `a <= b` when the process was told the mutant's number, and `a < b` else (mutant.h). So a run of the tests for
-each mutant costs no build.
+A mutant is a change of one operator, literal or statement. All of them are compiled at once: `a < b` becomes a call
+that computes `a <= b` when the process was told the mutant's number, and `a < b` else (mutant.h). So a run of the tests
+for each mutant costs no build.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ def of_binary(source: Source, cursor: Cursor, left: Cursor, right: Cursor) -> It
 def of_statement(source: Source, cursor: Cursor, parent: Cursor) -> Iterator[Mutant]:
     """A whole statement that ends with a semicolon."""
     begin, end = range_of(cursor)
-    semicolon, after, text = source.token_from(end)
+    _, after, text = source.token_from(end)
     if text != ";" or parent.kind in (CursorKind.DECL_STMT, CursorKind.RETURN_STMT):
         return
     before = source.token_before(begin)

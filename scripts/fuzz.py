@@ -129,7 +129,7 @@ def add_to_record() -> None:
 
 
 def keep_found(name: str) -> None:
-    """The smallest inputs that reach all that was reached, up to a size, as an archive that is the same for the same."""
+    """The smallest inputs that reach all that was reached, up to a size. The same inputs give the same archive."""
     minimal = folder_of("minimal", name)
     for old in minimal.iterdir():
         old.unlink()

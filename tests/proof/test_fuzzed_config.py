@@ -1,4 +1,4 @@
-"""Any bytes, and any JSON, as the configuration of penstock.fastsafetensors: a configuration, or an error of one line."""
+"""Any bytes, and any JSON, as the configuration of penstock.fastsafetensors: it is read, or refused in one line."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ def check(path: Path) -> None:
     try:
         config = LoaderConfig.from_file(str(path))
     except Error as error:
-        assert "\n" not in str(error)
+        refusal = str(error)
+        assert "\n" not in refusal
         return
     assert config.max_concurrent_producers == 1
     assert isinstance(config.get_extension_config("base"), dict)
