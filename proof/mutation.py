@@ -11,8 +11,8 @@ mutants_explained.txt says why of.
 from __future__ import annotations
 
 import argparse
+import hashlib
 import os
-import random
 import re
 import resource
 import subprocess
@@ -37,8 +37,10 @@ PROGRAMS = ("format", "io", "transfer", "api")
 # What is mutated, and its part of the sample.
 PLACES = {"src/format": 0.45, "src/io": 0.2, "src/api/save": 0.35}
 FLAGS = ["-std=c++20", "-w", f"-I{TREE}/include", f"-I{TREE}/src", "-include", f"{TREE}/src/mutant.h"]
+# Suites in which nothing that is mutated is at stake, and which take long.
+LEFT_OUT = ("DoctorTest", "DeviceLoadTest", "GdsLoadTest")
 BATCHES = (10, 100)  # tests in the first runs of a mutant, the quick ones
-MEMORY = 24 << 30  # of addresses: a mutant may ask for all there are
+MEMORY = 64 << 30  # of addresses: a mutant may ask for all there are
 FILE_SIZE = 4 << 30
 
 SWITCH = """#include "mutant.h"
@@ -124,8 +126,10 @@ def copy_tree() -> None:
 def choose(place: str, count: int, seed: int) -> list[Mutant]:
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         found = [m for some in pool.map(lambda path: mutants.find(path, ROOT), sources_of(place)) for m in some]
-    # In the order of chance, with more than are wanted: not every mutant is C++.
-    chosen = random.Random(seed).sample(found, min(len(found), count + count // 3 + 10))
+    # A hash decides, so that a change of one file leaves the sample of the others as it is. More are tried than are
+    # wanted: not every mutant is C++.
+    found.sort(key=lambda m: hashlib.sha256(f"{seed} {m.file} {m.source} {m.change}".encode()).digest())
+    chosen = found[: count + count // 3 + 10]
     say(f"{place}: {len(found)} possible, {len(chosen)} tried")
     return chosen
 
@@ -200,7 +204,7 @@ def limit_process() -> None:
 def run_tests(program: str, names: Iterable[str], seconds: float, **variables: str) -> str:
     """Nothing where all passed; else what failed."""
     chosen = list(names)
-    flags = WORK / f"filter-{program}-{variables.get('MUTANT', 'trace')}"
+    flags = WORK / f"filter-{program}-{variables.get('MUTANT', chosen[0].replace('/', '_'))}"
     flags.write_text(f"--gtest_filter={':'.join(chosen)}\n")
     command = [str(BUILD / "src" / "testing" / f"penstock_{program}_test"), f"--gtest_flagfile={flags}"]
     command += ["--gtest_fail_fast"] if "MUTANT" in variables else []
@@ -231,16 +235,29 @@ def run_tests(program: str, names: Iterable[str], seconds: float, **variables: s
     return (failed[1] if failed else "a crash").rstrip(",")
 
 
+def suites_of(program: str) -> list[str]:
+    command = [BUILD / "src" / "testing" / f"penstock_{program}_test", "--gtest_list_tests"]
+    listed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    suites = [line.split("#")[0].strip() for line in listed.splitlines() if line and not line.startswith(" ")]
+    return [suite for suite in suites if suite.endswith(".") and suite[:-1] not in LEFT_OUT]
+
+
 class Tests:
     """Which test reaches which mutant, and how long it takes."""
 
-    def __init__(self) -> None:
+    def __init__(self, jobs: int) -> None:
         self.reaching: dict[int, dict[str, list[tuple[int, str]]]] = defaultdict(lambda: defaultdict(list))
-        for program in PROGRAMS:
-            trace = WORK / f"trace-{program}"
-            trace.unlink(missing_ok=True)
-            run_tests(program, ["*"], 3600, MUTANT_TRACE=str(trace))
-            self.read(program, trace)
+        # Each suite in a process of its own, as ctest has it.
+        work = [(program, suite) for program in PROGRAMS for suite in suites_of(program)]
+        with ThreadPoolExecutor(jobs) as pool:
+            list(pool.map(lambda item: self.trace(*item), work))
+
+    def trace(self, program: str, suite: str) -> None:
+        path = WORK / f"trace-{program}-{suite.replace('/', '_')}"
+        path.unlink(missing_ok=True)
+        run_tests(program, [f"{suite}*"], 1800, MUTANT_TRACE=str(path))
+        if path.exists():
+            self.read(program, path)
 
     def read(self, program: str, trace: Path) -> None:
         count = 0
@@ -252,7 +269,7 @@ class Tests:
             count += 1
             for number in numbers.split():
                 self.reaching[int(number)][program].append((int(milliseconds), name))
-        say(f"{program}: {count} tests")
+        say(f"{trace.name}: {count} tests")
 
     def judge(self, mutant: Mutant) -> None:
         for program in PROGRAMS:
@@ -286,7 +303,7 @@ def show(mutant: Mutant) -> None:
 
 
 def judge_all(sample: list[Mutant], jobs: int) -> None:
-    tests = Tests()
+    tests = Tests(jobs)
     explained = read_explained()
     begin = time.monotonic()
     with ThreadPoolExecutor(jobs) as pool:
