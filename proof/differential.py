@@ -196,7 +196,7 @@ ZIP_STRICTER = {
     "extra field": "extra fields that are cut off",
     "overlap|belong to nothing": "records that overlap, bytes between them",
     "appears twice|differ in case": "a name twice",
-    "has a NUL": "NUL in a name",
+    "has a NUL|not valid UTF-8": "NUL in a name, or what is no UTF-8",
     "is corrupt": "a checksum that is wrong",
     **PICKLE_STRICTER,
 }
@@ -208,7 +208,7 @@ LEGACY_STRICTER = {
 TORCH_LENIENT = {
     "restore data location": "the location of a storage, which is not looked at",
     "multidisk": "zip64 records that count no volume",
-    "hasRecord|not in a subdirectory|base 10": "records beside the checkpoint's",
+    "Couldn't parse the version|hasRecord|not in a subdirectory|base 10": "records beside the checkpoint's",
     "Weights only load failed|not enough values|codec can't decode": "values that torch's restricted unpickler refuses",
 }
 VERIFIED_STRICTER = {"": "no checkpoint, or an archive that two readers could understand in two ways"}
