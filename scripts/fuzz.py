@@ -133,7 +133,7 @@ def keep_found(name: str) -> None:
     minimal = folder_of("minimal", name)
     for old in minimal.iterdir():
         old.unlink()
-    program = BUILD / "fuzz" / name
+    program = ROOT / "build" / "fuzz-fast" / "fuzz" / name
     command = [
         program,
         "-merge=1",
@@ -175,7 +175,7 @@ def main() -> int:
             results = list(pool.map(lambda name: run_target(name, plan), names))
             failed = [name for name, passed in zip(names, results, strict=True) if not passed]
         if arguments.keep:
-            subprocess.run([ROOT / "scripts" / "build_native.sh", "fuzz", *names], check=True)
+            subprocess.run([ROOT / "scripts" / "build_native.sh", "fuzz-fast", *names], check=True)
             list(pool.map(keep_found, names))
     if arguments.record:
         add_to_record()

@@ -9,6 +9,7 @@
 #include "format/test_files.h"
 #include "format/test_pickle.h"
 #include "format/torch_file.h"
+#include "format/torch_fragments.h"
 #include "format/torch_value.h"
 
 namespace penstock {
@@ -164,6 +165,28 @@ TEST(TorchCallsTest, a_global_is_named_by_two_strings) {
   }
 }
 
+TEST(TorchCallsTest, an_ordered_dict_is_made_of_one_argument_at_most_and_has_nothing_appended) {
+  const std::string make = p_global("collections", "OrderedDict");
+  EXPECT_EQ(value_of(make + ")R").kind, TorchKind::kOrderedDict);
+  EXPECT_THROW(value_of(call(make, {"]", "]"})), Error);
+  EXPECT_THROW(value_of(make + ")RNa"), Error);
+}
+
+TEST(TorchCallsTest, a_frozen_set_has_its_items) {
+  EXPECT_EQ(value_of("(K\x01K\x02\x91").items.size(), 2u);
+}
+
+TEST(TorchCallsTest, one_fragment_of_one_and_one_of_nothing_are_none) {
+  const std::string storage = legacy_storage("FloatStorage", "0", 2);
+  const std::string file = legacy_file(p_tensor(storage, 0, {2}, {1}), {"0"}, little(std::uint64_t{2}) + "12345678");
+  const torch::LegacyHead head = torch::read_legacy_head(MemorySource(file, "f"));
+  EXPECT_FALSE(torch::is_fragment(file.size(), head, {"m.pt", 0, 1}));
+  EXPECT_TRUE(torch::is_fragment(head.nbytes() + (file.size() - head.nbytes()) / 2, head, {"m.pt", 0, 2}));
+  const std::string nothing = legacy_file("}", {}, "");
+  const torch::LegacyHead empty = torch::read_legacy_head(MemorySource(nothing, "f"));
+  EXPECT_FALSE(torch::is_fragment(nothing.size(), empty, {"m.pt", 0, 2}));
+}
+
 TEST(TorchCallsTest, storages_by_themselves_lie_where_their_tensors_do) {
   const std::string file = torch_zip(p_dict({{"a", p_tensor(kStorage, 2, {4}, {1})}}), {kSixFloats});
   const MemorySource source(file, "f");
@@ -178,7 +201,8 @@ TEST(ShardGeneration, of_names_that_no_save_gives_there_is_none) {
   EXPECT_EQ(shard_generation(file, "model-g12-00001-of-00002.safetensors"), 12u);
   for (const char* other : {"model-g1-00001-of-00002.safetensors", "model-g0-00001-of-00002.safetensors",
                             "model-g-00001-of-00002.safetensors", "model-gx-00001-of-00002.safetensors",
-                            "model-g2.safetensors", "model-g2-00001-of-00002x.safetensors"}) {
+                            "model-g2.safetensors", "model-g2-00001-of-00002x.safetensors", "model-00001-of-00002.bin",
+                            "other-00001-of-00002.safetensors", "model.safetensor", "m"}) {
     EXPECT_EQ(shard_generation(file, other), 0u) << other;
   }
 }
