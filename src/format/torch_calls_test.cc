@@ -86,7 +86,9 @@ TEST(TorchCallsTest, a_tensor_of_another_device_is_that_of_the_host) {
   const std::string device = p_string("mps");
   const Layout layout = layout_of(p_dict({{"a", call(make, {data, p_global("torch", "float32"), device, "\x88"})}}));
   ASSERT_EQ(layout.tensors.size(), 1u);
+  EXPECT_EQ(layout.tensors[0].name, "a");
   EXPECT_EQ(layout.tensors[0].shape, Shape{6});
+  EXPECT_TRUE(layout.opaque.empty());
   EXPECT_EQ(problem_of(call(make, {data, p_global("torch", "float32"), device})), "a tensor with 3 arguments");
   // Of another type it would have been converted: that is left to torch.
   EXPECT_TRUE(

@@ -35,6 +35,16 @@ TEST(FileTest, a_fifo_is_refused_and_not_waited_for) {
   EXPECT_EQ(error_of([&] { File::open(directory / "fifo"); }).kind(), ErrorKind::kArgument);
 }
 
+TEST(FileTest, a_file_in_memory_has_its_size_and_what_is_written_to_it) {
+  const File file = File::in_memory("f", 100);
+  EXPECT_EQ(file.size(), 100u);
+  EXPECT_EQ(file.path(), "f");
+  ASSERT_EQ(::pwrite(file.fd(), "abc", 3, 97), 3);
+  std::string bytes(4, '?');
+  file.read(96, bytes.data(), bytes.size());
+  EXPECT_EQ(bytes, std::string("\0abc", 4));
+}
+
 TEST(FileTest, reading_past_the_end_says_that_the_file_shrank) {
   const TempDir directory;
   testing::write_file(directory / "file", testing::random_bytes(100));
