@@ -211,6 +211,7 @@ ZIP_STRICTER = {
     "extra field": "extra fields that are cut off",
     "overlap|belong to nothing": "records that overlap, bytes between them",
     "appears twice|differ in case": "a name twice",
+    "marked as a directory": "records with bytes that are marked as directories",
     "has a NUL|not valid UTF-8": "NUL in a name, or what is no UTF-8",
     "is corrupt": "a checksum that is wrong",
     **PICKLE_STRICTER,

@@ -48,6 +48,7 @@ struct ZipEntry {
   std::string central_extra;
   std::string central_comment;
   std::uint16_t central_disk = 0;
+  std::uint32_t central_attributes = 0;
 
   std::optional<std::uint64_t> descriptor_nbytes;
 };
@@ -96,7 +97,7 @@ inline std::string central_part(const ZipEntry& entry, std::uint16_t flags, std:
   part += little(static_cast<std::uint16_t>(entry.name.size())) +
           little(static_cast<std::uint16_t>(entry.central_extra.size())) +
           little(static_cast<std::uint16_t>(entry.central_comment.size())) + little(entry.central_disk);
-  part += little(std::uint16_t{0}) + little(std::uint32_t{0}) +
+  part += little(std::uint16_t{0}) + little(entry.central_attributes) +
           little(entry.central_offset.value_or(static_cast<std::uint32_t>(offset)));
   return part + entry.name + entry.central_extra + entry.central_comment;
 }

@@ -219,8 +219,8 @@ class Parser {
     const auto extra_length = fields.take<std::uint16_t>();
     const auto comment_length = fields.take<std::uint16_t>();
     const auto disk = fields.take<std::uint16_t>();
-    fields.take<std::uint16_t>();  // attributes
-    fields.take<std::uint32_t>();
+    fields.take<std::uint16_t>();  // internal attributes
+    const auto attributes = fields.take<std::uint32_t>();
     header.offset = fields.take<std::uint32_t>();
     header.name = fields.text(name_length);
     const std::string_view extra = fields.text(extra_length);
@@ -232,6 +232,12 @@ class Parser {
       throw_format(path_, "record {} has a NUL in its name", in_quotes(header.name));
     }
     take_zip64(header, extra, /*central=*/true);
+    // torch's reader gives memory that it never wrote for such a record.
+    const bool is_directory = header.name.ends_with('/') || (attributes & kDirectoryAttribute) != 0;
+    if (is_directory && header.nbytes > 0) {
+      throw_format(path_, "record {} is marked as a directory, and has {} bytes", in_quotes(header.name),
+                   header.nbytes);
+    }
     return header;
   }
 

@@ -24,6 +24,7 @@ inline constexpr std::uint64_t kEndBytes = 22;
 inline constexpr std::uint16_t kEncryptedFlag = 0x0001;
 inline constexpr std::uint16_t kDescriptorFlag = 0x0008;
 inline constexpr std::uint16_t kUtf8Flag = 0x0800;
+inline constexpr std::uint32_t kDirectoryAttribute = 0x10;  // of the external ones, in the directory
 inline constexpr std::uint16_t kStored = 0;
 inline constexpr std::uint16_t kDeflated = 8;
 

@@ -98,6 +98,16 @@ TEST(ZipTest, names_with_a_nul_or_that_are_not_utf8_are_refused) {
   EXPECT_EQ(refusal({{"\xff", "1"}}), "f: entry 0 has a name that is not valid UTF-8");
 }
 
+TEST(ZipTest, a_directory_has_no_bytes) {
+  ZipEntry marked{"a", "1"};
+  marked.central_attributes = 0x10;
+  EXPECT_EQ(refusal({marked}), "f: record \"a\" is marked as a directory, and has 1 bytes");
+  EXPECT_EQ(refusal({{"a/", "1"}}), "f: record \"a/\" is marked as a directory, and has 1 bytes");
+  ZipEntry folder{"a/", ""};
+  folder.central_attributes = 0x10;
+  EXPECT_EQ(parse(zip_file({folder, {"a/b", "1"}})).size(), 2u);
+}
+
 TEST(ZipTest, two_entries_for_the_same_bytes_are_refused) {
   ZipEntry copy{"b", "1"};
   copy.central_offset = 0;

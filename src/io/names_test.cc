@@ -3,6 +3,8 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "testing/files.h"
@@ -60,13 +62,24 @@ TEST(NamesTest, a_temporary_that_nobody_holds_is_removed_and_no_other) {
   EXPECT_THAT(directory.names(), ::testing::UnorderedElementsAre(".model.tmp", other));
 }
 
-TEST(NamesTest, a_link_or_a_directory_that_is_called_like_a_temporary_stays) {
+TEST(NamesTest, what_another_holds_alone_is_not_marked_and_where_there_are_no_locks_all_is) {
   const TempDir directory;
+  testing::write_file(directory / "file", "held");
+  const UniqueFd holder(::open((directory / "file").c_str(), O_RDWR | O_CLOEXEC));
+  ASSERT_EQ(::flock(holder.get(), LOCK_EX), 0);
+  const UniqueFd other(::open((directory / "file").c_str(), O_RDWR | O_CLOEXEC));
+  EXPECT_FALSE(mark_in_use(other.get()));
+  EXPECT_TRUE(mark_in_use(-1));
+}
+
+TEST(NamesTest, a_link_a_fifo_or_a_directory_that_is_called_like_a_temporary_stays) {
+  const TempDir directory;
+  ASSERT_EQ(::mkfifo((directory / temporary_name("model")).c_str(), 0600), 0);
   testing::write_file(directory / "file", "target");
   std::filesystem::create_symlink("file", directory / temporary_name("model"));
   std::filesystem::create_directory(directory / temporary_name("model"));
   remove_dead_temporaries(open_directory(directory).get(), is_model);
-  EXPECT_EQ(directory.names().size(), 3u);
+  EXPECT_EQ(directory.names().size(), 4u);
 }
 
 TEST(NamesTest, a_file_is_found_by_its_name_until_it_is_another_or_written_to) {
