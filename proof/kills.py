@@ -26,7 +26,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+os.environ["OMP_NUM_THREADS"] = "1"  # nothing here may have threads when it forks, and torch would
+
 import record
+import saves
 import tracer
 from tracer import Child, Run
 
@@ -99,23 +102,21 @@ def _serve(kind: Any, orders: int, answers: int) -> None:
 
 def look(kind: Any, folder: Path) -> dict[str, Any]:
     """What is there after a kill, and after one more save."""
-    from saves import NEXT, may_be_left, names_in
-
     found, problem = None, ""
     try:
         found = kind.find(folder)
     except Exception as error:
         problem = f"{type(error).__name__}: {error}"
-    left = sorted(names_in(folder) - kind.owned(folder))
-    strange = [name for name in left if not may_be_left(folder, name)]
+    left = sorted(saves.names_in(folder) - kind.owned(folder))
+    strange = [name for name in left if not saves.may_be_left(folder, name)]
     again = ""
     try:
         kind.again(folder)
-        if kind.find(folder) != NEXT:
+        if kind.find(folder) != saves.NEXT:
             again = "something else is there"
     except Exception as error:
         again = f"{type(error).__name__}: {error}"
-    after = sorted(names_in(folder) - kind.owned(folder))
+    after = sorted(saves.names_in(folder) - kind.owned(folder))
     return {"found": found, "problem": problem, "left": left, "strange": strange, "again": again, "after": after}
 
 
@@ -132,9 +133,16 @@ class Scene:
         self._checker = Checker(kind)
         self._checker.ask("before", self._before / "d")
         self._warm_up()
+        self._host = Child(partial(saves.host_store, root)) if kind.dies else None
+        if self._host is not None:
+            self._host.go()
+            wait_for(root / "port")
 
     def close(self) -> None:
         self._checker.close()
+        if self._host is not None:
+            self._host.kill()
+            self._host.wait()
         shutil.rmtree(self._root, ignore_errors=True)
 
     def _warm_up(self) -> None:
@@ -192,6 +200,14 @@ class Scene:
 
     def _tell(self, where: str, what: str) -> None:
         self.tally.findings.append(f"{self.kind.name}, {where}: {what}")
+
+
+def wait_for(path: Path) -> None:
+    for _ in range(3000):
+        if path.exists() and path.stat().st_size > 0:
+            return
+        time.sleep(0.01)
+    raise SystemExit(f"{path}: does not come")
 
 
 End = Callable[[Any, list[Child]], list[Run]]
@@ -308,13 +324,11 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
 
 def main(argv: list[str] | None = None) -> int:
     options = parse_arguments(argv)
-    os.environ["OMP_NUM_THREADS"] = "1"  # nothing here may have threads when it forks
-    from saves import kinds
 
     plan = Plan(None, options.stride, options.moments, random.Random(options.seed))
     if options.short:
         plan = Plan(tracer.CALLS, 4, 2, plan.choose)
-    chosen = (kind for kind in kinds() if options.only in kind.name or options.only in kind.row)
+    chosen = (kind for kind in saves.kinds() if options.only in kind.name or options.only in kind.row)
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="kills-", dir=options.directory or default_directory()) as folder:
         rows = run(chosen, Path(folder), plan)

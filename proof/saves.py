@@ -9,6 +9,8 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -110,6 +112,8 @@ def owned_directories(folder: Path) -> set[str]:
 def may_be_left(folder: Path, name: str) -> bool:
     """Whether the protocol lets a killed saver leave this."""
     top = Path(name).parts[0]
+    if (folder / f".{name}.saving").exists():
+        return True  # a single file beside an index that does not name it yet
     if _TEMPORARY.fullmatch(top) or _JOURNAL.fullmatch(top) or _STAGED.fullmatch(top):
         return True
     return any(f" {name}\n" in path.read_text(errors="replace") for path in folder.glob(".*.saving"))
@@ -392,7 +396,9 @@ def _dcp_steps() -> Iterator[Kind]:
         return {"model": as_torch(value), "step": value}
 
     def save(value: int, folder: Path) -> None:
-        dcp.save(state(value), storage_writer=StorageWriter(folder / "step"), no_dist=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that there is one process
+            dcp.save(state(value), storage_writer=StorageWriter(folder / "step"), no_dist=True)
 
     def find(folder: Path) -> int:
         if not (folder / "step").exists():
@@ -516,11 +522,22 @@ _PATIENCE = 3.0  # of ranks whose other rank is dead
 
 
 def meet(folder: Path) -> None:
-    """Makes the process group of two ranks; the store lies beside the directory."""
+    """Makes the process group of two ranks."""
     from datetime import timedelta
 
     import torch.distributed as dist
 
-    store = dist.FileStore(str(folder.parent / "store"), 2)
-    rank = int(os.environ["RANK"])
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=2, timeout=timedelta(seconds=_PATIENCE))
+    patience = timedelta(seconds=_PATIENCE)
+    port = int((folder.parents[1] / "port").read_text())
+    store = dist.TCPStore("127.0.0.1", port, is_master=False, timeout=patience)
+    store = dist.PrefixStore(folder.parent.name, store)
+    dist.init_process_group("gloo", store=store, rank=int(os.environ["RANK"]), world_size=2, timeout=patience)
+
+
+def host_store(root: Path) -> None:
+    """By which all ranks find each other, for as long as this process lives: as torchrun does it."""
+    import torch.distributed as dist
+
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    (root / "port").write_text(str(store.port))
+    signal.pause()

@@ -1,8 +1,8 @@
 """Kills a process by its system calls: all its threads are traced, and what they call is numbered as it returns.
 
-    child = Child(action)            # a fork, which waits
-    run = child.trace(kill_at=17)    # goes, and is killed (SIGKILL) when its 17th call has returned
-    run = child.kill_after(0.003)    # or after so many seconds, untraced
+child = Child(action)            # a fork, which waits
+run = child.trace(kill_at=17)    # goes, and is killed (SIGKILL) when its 17th call has returned
+run = child.kill_after(0.003)    # or after so many seconds, untraced
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ CALLS = {
     },
 }.get(platform.machine(), {})
 
-_CONT, _SYSCALL, _SEIZE, _INTERRUPT, _GET_SYSCALL_INFO = 7, 24, 0x4206, 0x4207, 0x420E
+_SYSCALL, _SEIZE, _INTERRUPT, _GET_SYSCALL_INFO = 24, 0x4206, 0x4207, 0x420E
 _OPTIONS = 1 | 1 << 3 | 1 << 20  # system calls are marked, new threads are traced too, all die with the tracer
 _MARKED = signal.SIGTRAP | 0x80
 _ENTRY = 1
@@ -180,9 +180,14 @@ class Child:
         calls: those that are counted, by number; by default all, and the name of each is its number.
         """
         self.wait_ready()
-        for task in os.listdir(f"/proc/{self.pid}/task"):
-            _ptrace(_SEIZE, int(task), 0, _OPTIONS)
-            _ptrace(_INTERRUPT, int(task))
+        try:
+            for task in os.listdir(f"/proc/{self.pid}/task"):
+                _ptrace(_SEIZE, int(task), 0, _OPTIONS)
+                _ptrace(_INTERRUPT, int(task))
+        except OSError:
+            self.kill()
+            os.waitpid(self.pid, 0)
+            raise
         self.go()
         return self._follow(kill_at, calls)
 
@@ -260,7 +265,5 @@ def why_not() -> str | None:
     try:
         child.trace()
     except OSError as problem:
-        child.kill()
-        child.wait()
         return str(problem)
     return None

@@ -338,15 +338,14 @@ void NewFile::withdraw() noexcept {
 }
 
 void NewFile::sync_name() {
-  sync_named();
-  sync_directory(directory_.get(), target_);
+  sync_named("is in place under its name, but may not survive a power cut: its sync failed");
+  sync_directory(directory_.get(), target_, kSyncOfNameFailed);
 }
 
-void NewFile::sync_named() {
+void NewFile::sync_named(std::string_view failure) {
   // A file that had no name when it was synced is not kept by every filesystem (btrfs, ext4 without a journal) until it
   // is synced again. Where a sync of the directory writes the whole journal, that is enough.
-  if (!journals_directories(fd()) && ::fsync(fd()) != 0)
-    throw_errno(target_, "sync failed, the data may not have reached the drive", errno);
+  if (!journals_directories(fd()) && ::fsync(fd()) != 0) throw_errno(target_, failure, errno);
 }
 
 }  // namespace penstock

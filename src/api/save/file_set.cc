@@ -106,6 +106,7 @@ FileSet::State::State(Writer writer, std::vector<FileSetFile> files, std::uint64
   check_file_layouts(files_, work_);
   find_devices(work_);
   if (!work_.tensors.empty()) match_tensors();
+  clear_leftovers_of(work_.path);
   check_free_space(files_, min_free_bytes);
   make_files();
 }
@@ -236,7 +237,7 @@ void FileSet::State::publish_each() {
     const auto found = folders.find(folder_of(writer.file().path()));
     if (found == folders.end()) continue;
     const int directory = writer.file().directory();
-    if (work_.options.durable) sync_directory(directory, writer.file().path());
+    if (work_.options.durable) sync_directory(directory, writer.file().path(), kSyncOfNameFailed);
     remove_dead_temporaries(directory,
                             [&](std::string_view name) { return found->second.contains(std::string(name)); });
     folders.erase(found);
