@@ -11,6 +11,7 @@
 #include "fields_json.h"
 #include "headline.h"
 #include "penstock/error.h"
+#include "penstock/leftovers.h"
 #include "table.h"
 #include "text.h"
 #include "units.h"

@@ -4,8 +4,8 @@
     proof/kills.py --short          some hundred
     proof/kills.py --only shards    the kinds whose names have that word
 
-After each kill the checkpoint is loaded: it must be the old one or the new one, whole. What the dead saver has left must
-be what the protocol lets it leave (docs/formats/sets.md), and one more save must leave nothing but its checkpoint.
+After each kill the checkpoint is loaded: it must be the old one or the new one, whole. What the dead saver has left
+must be what the protocol lets it leave (docs/formats/sets.md), and one more save must leave its checkpoint alone.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Tally:
 
 
 class Checker:
-    """A fork that makes what was there before, and looks at what the dead have left: the killer itself loads nothing."""
+    """A fork that makes what was there before, and looks at what the dead have left: the killer loads nothing."""
 
     def __init__(self, kind: Any) -> None:
         orders, self._orders = os.pipe()

@@ -1,4 +1,5 @@
 #include "bindings.h"
+#include "penstock/leftovers.h"
 
 namespace penstock::python {
 

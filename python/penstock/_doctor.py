@@ -1,4 +1,4 @@
-"""doctor: which way a load would take, why, and what would make it faster. remove_leftovers: what the dead have left."""
+"""doctor: which way a load would take, and what would make it faster. remove_leftovers: what killed saves left."""
 
 from __future__ import annotations
 

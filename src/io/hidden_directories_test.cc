@@ -36,9 +36,9 @@ TEST_F(HiddenDirectoriesTest, a_name_says_what_it_is_for) {
 }
 
 TEST_F(HiddenDirectoriesTest, other_names_are_none) {
-  for (const char* name : {"", ".saving-0123456789abcdef", ".step.saving", ".step.saved-0123456789abcdef",
-                           "step.saving-0123456789abcdef", ".step.saving-0123456789abcdeF",
-                           ".stepsaving-0123456789abcdef", ".step.saving_0123456789abcdef"}) {
+  for (const char* name :
+       {"", ".saving-0123456789abcdef", ".step.saving", ".step.saved-0123456789abcdef", "step.saving-0123456789abcdef",
+        ".step.saving-0123456789abcdeF", ".stepsaving-0123456789abcdef", ".step.saving_0123456789abcdef"}) {
     EXPECT_EQ(target_of_hidden_directory(name), "") << name;
   }
 }

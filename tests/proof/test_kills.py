@@ -1,4 +1,4 @@
-"""The short form of proof/kills.py: some hundred kills of saves of every kind; and savers with bugs, which it must find.
+"""The short form of proof/kills.py: hundreds of kills of saves of every kind. And savers with bugs, which it finds.
 
 It forks, and what has threads must not: it runs in a process of its own.
 """

@@ -1,4 +1,5 @@
-// remove_leftovers(): what savers that were killed have left in a directory, whatever they were saving.
+#include "penstock/leftovers.h"
+
 #include <fcntl.h>
 
 #include <algorithm>
@@ -11,7 +12,6 @@
 #include "format/set_change.h"
 #include "io/hidden_directories.h"
 #include "io/names.h"
-#include "penstock/doctor.h"
 
 namespace penstock {
 
