@@ -283,7 +283,8 @@ def kill(kind: Any, folder: Path, plan: Plan, can_trace: bool) -> Tally:
             # What ranks say to each other are many calls, of which few change files.
             calls = tracer.CALLS if kind.dies else plan.calls
             kill_at_every_call(scene, calls, plan.stride, 1 + plan.choose.randrange(plan.stride))
-        kill_at_random_moments(scene, plan.moments, plan.choose)
+        # What has torch takes ten times as long to fork.
+        kill_at_random_moments(scene, plan.moments // 4 if "torch" in sys.modules else plan.moments, plan.choose)
     finally:
         scene.close()
     return scene.tally
@@ -314,7 +315,7 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--short", action="store_true", help="some hundred kills")
     parser.add_argument("--only", default="", metavar="WORD", help="kinds whose names or rows have this word")
-    parser.add_argument("--moments", type=int, default=40, help="random moments for each kind")
+    parser.add_argument("--moments", type=int, default=180, help="random moments for each kind; a quarter with torch")
     parser.add_argument("--stride", type=int, default=1, help="every so many-th call")
     parser.add_argument("--seed", default="kills", help="of the random moments")
     parser.add_argument("--directory", type=Path, help="where to save; by default in memory, where calls are quick")
@@ -327,7 +328,7 @@ def main(argv: list[str] | None = None) -> int:
 
     plan = Plan(None, options.stride, options.moments, random.Random(options.seed))
     if options.short:
-        plan = Plan(tracer.CALLS, 4, 2, plan.choose)
+        plan = Plan(tracer.CALLS, 8, 2, plan.choose)
     chosen = (kind for kind in saves.kinds() if options.only in kind.name or options.only in kind.row)
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="kills-", dir=options.directory or default_directory()) as folder:

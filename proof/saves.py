@@ -94,6 +94,15 @@ def names_in(folder: Path) -> set[str]:
     return {str(path.relative_to(folder)) for path in folder.rglob("*")}
 
 
+def restored(find: Callable[[Path], int], folder: Path) -> int:
+    """Where nothing swaps two directories, the old one may be under a hidden name, until it is looked for."""
+    found = find(folder)
+    if found == NONE and any(folder.glob(".*.replaced-*")):
+        penstock.remove_leftovers(folder)
+        found = find(folder)
+    return found
+
+
 def owned_files(target: str, folder: Path) -> set[str]:
     """The files of the checkpoint of this name: the single file, or the index and what it lists. And their seals."""
     index = folder / f"{target}.index.json"
@@ -286,7 +295,9 @@ def _conversions() -> Iterator[Kind]:
         owned_directories,
     )
     yield kind
-    yield replace(kind, name="convert to a directory, no renameat2", prepare=lambda _: seccomp.refuse_renameat2())
+    find = partial(restored, kind.find)
+    name = "convert to a directory, no renameat2"
+    yield replace(kind, name=name, prepare=lambda _: seccomp.refuse_renameat2(), find=find)
 
 
 def torch_saver(target: str, value: int, **arguments: Any) -> Act:
@@ -412,7 +423,8 @@ def _dcp_steps() -> Iterator[Kind]:
     kind = Kind("penstock.dcp", "dcp.save over a step", old, new, find, following, owned_directories)
     yield kind
     yield replace(kind, name="dcp.save over nothing", before=nothing, old=NONE)
-    yield replace(kind, name="dcp.save, no renameat2", prepare=lambda _: seccomp.refuse_renameat2())
+    find = partial(restored, find)
+    yield replace(kind, name="dcp.save, no renameat2", prepare=lambda _: seccomp.refuse_renameat2(), find=find)
 
 
 def _manager_steps() -> Iterator[Kind]:
