@@ -236,18 +236,14 @@ def at_call(number: int | None, calls: dict[int, str] | None) -> End:
     return end
 
 
-def at_moment(seconds: float | None) -> End:
-    """They die after a while; None: never."""
+def at_moment(seconds: float) -> End:
+    """They die after a while; 0: never."""
 
     def end(kind: Any, children: list[Child]) -> list[Run]:
         for child in children:
             child.wait_ready()
         for child in children:
-            child.go()
-        if seconds is not None:
-            time.sleep(seconds)
-            for child in victims_of(kind, children):
-                child.kill()
+            child.go(seconds if child in victims_of(kind, children) else 0.0)
         return [child.wait() for child in children]
 
     return end
@@ -260,7 +256,7 @@ def kill_at_every_call(scene: Scene, calls: dict[int, str] | None, stride: int, 
 
 
 def kill_at_random_moments(scene: Scene, count: int, choose: random.Random) -> None:
-    took = sorted(max(run.seconds for run in scene.round(at_moment(None), "no kill")) for _ in range(3))[1]
+    took = sorted(max(run.seconds for run in scene.round(at_moment(0), "no kill")) for _ in range(3))[1]
     for _ in range(count):
         seconds = choose.uniform(0, 1.1 * took)
         scene.round(at_moment(seconds), f"after {seconds * 1000:.2f} ms")
@@ -268,46 +264,65 @@ def kill_at_random_moments(scene: Scene, count: int, choose: random.Random) -> N
 
 @dataclass
 class Plan:
-    """How often a kind is killed."""
+    """Which kinds are killed, and how often each."""
 
     calls: dict[int, str] | None  # those after which it is; None: all
     stride: int
     moments: int
-    choose: random.Random
+    seed: str = "kills"
+    only: str = ""
+    jobs: int = 1
 
 
 def kill(kind: Any, folder: Path, plan: Plan, can_trace: bool) -> Tally:
+    choose = random.Random(f"{plan.seed} {kind.name}")
     scene = Scene(kind, folder)
     try:
         if can_trace:
             # What ranks say to each other are many calls, of which few change files.
             calls = tracer.CALLS if kind.dies else plan.calls
-            kill_at_every_call(scene, calls, plan.stride, 1 + plan.choose.randrange(plan.stride))
+            kill_at_every_call(scene, calls, plan.stride, 1 + choose.randrange(plan.stride))
         # What has torch takes ten times as long to fork.
-        kill_at_random_moments(scene, plan.moments // 4 if "torch" in sys.modules else plan.moments, plan.choose)
+        kill_at_random_moments(scene, plan.moments // 4 if "torch" in sys.modules else plan.moments, choose)
     finally:
         scene.close()
     return scene.tally
 
 
-def run(chosen: Iterable[Any], folder: Path, plan: Plan) -> dict[str, Tally]:
+def work(job: int, kinds: Callable[[], Iterable[Any]], folder: Path, plan: Plan) -> None:
+    """Kills every so many-th kind, and writes down what came of it."""
+    can_trace = tracer.why_not() is None
+    with (folder / f"job-{job}").open("w") as results:
+        for number, kind in enumerate(kinds()):
+            if number % plan.jobs != job or not (plan.only in kind.name or plan.only in kind.row):
+                continue
+            began = time.monotonic()
+            tally = kill(kind, folder / str(number), plan, can_trace)
+            print(json.dumps([number, kind.row, vars(tally)]), file=results)
+            print(
+                f"[kills] {kind.name}: {tally.kills} kills, {tally.old} old, {tally.new} new, {tally.left} left "
+                f"something, {tally.left_after} after the next save, {tally.lost} lost ({time.monotonic() - began:.0f} s)",
+                flush=True,
+            )
+            for finding in tally.findings[:MOST_FINDINGS]:
+                print(f"  FOUND {finding}", flush=True)
+
+
+def run(kinds: Callable[[], Iterable[Any]], folder: Path, plan: Plan) -> dict[str, Tally]:
     """The tallies by the table's rows."""
-    rows: dict[str, Tally] = {}
     reason = tracer.why_not()
     if reason is not None:
-        print(f"at random moments only: {reason}")
-    for number, kind in enumerate(chosen):
-        began = time.monotonic()
-        tally = kill(kind, folder / str(number), plan, reason is None)
-        rows.setdefault(kind.row, Tally()).add(tally)
-        took = time.monotonic() - began
-        print(
-            f"[kills] {kind.name}: {tally.kills} kills, {tally.old} old, {tally.new} new, {tally.left} left something, "
-            f"{tally.left_after} after the next save, {tally.lost} lost ({took:.0f} s)",
-            flush=True,
-        )
-        for finding in tally.findings[:MOST_FINDINGS]:
-            print(f"  FOUND {finding}", flush=True)
+        print(f"at random moments only: {reason}", flush=True)
+    workers = [Child(partial(work, job, kinds, folder, plan)) for job in range(plan.jobs)]
+    for worker in workers:
+        worker.go()
+    codes = [worker.wait(timeout=24 * 3600).code for worker in workers]
+    if any(codes):
+        raise SystemExit("a process that kills has failed")
+    results = [json.loads(line) for job in range(plan.jobs) for line in (folder / f"job-{job}").open()]
+    rows: dict[str, Tally] = {}
+    for _, row, tally in sorted(results, key=lambda result: int(result[0])):
+        rows.setdefault(row, Tally()).add(Tally(**tally))
     return rows
 
 
@@ -317,6 +332,7 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--only", default="", metavar="WORD", help="kinds whose names or rows have this word")
     parser.add_argument("--moments", type=int, default=180, help="random moments for each kind; a quarter with torch")
     parser.add_argument("--stride", type=int, default=1, help="every so many-th call")
+    parser.add_argument("--jobs", type=int, default=1, help="processes that kill at the same time")
     parser.add_argument("--seed", default="kills", help="of the random moments")
     parser.add_argument("--directory", type=Path, help="where to save; by default in memory, where calls are quick")
     parser.add_argument("--record", action="store_true", help="write the table of docs/reliability.md")
@@ -326,13 +342,11 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
 def main(argv: list[str] | None = None) -> int:
     options = parse_arguments(argv)
 
-    plan = Plan(None, options.stride, options.moments, random.Random(options.seed))
-    if options.short:
-        plan = Plan(tracer.CALLS, 8, 2, plan.choose)
-    chosen = (kind for kind in saves.kinds() if options.only in kind.name or options.only in kind.row)
+    calls, stride, moments = (tracer.CALLS, 8, 2) if options.short else (None, options.stride, options.moments)
+    plan = Plan(calls, stride, moments, options.seed, options.only, options.jobs)
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="kills-", dir=options.directory or default_directory()) as folder:
-        rows = run(chosen, Path(folder), plan)
+        rows = run(saves.kinds, Path(folder), plan)
     total = Tally()
     for tally in rows.values():
         total.add(tally)

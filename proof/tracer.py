@@ -91,6 +91,7 @@ _ENTRY = 1
 _ALL = 0x40000000  # __WALL: threads too
 _NEW_NAME = os.O_CREAT | (os.O_TMPFILE & ~os.O_DIRECTORY)
 _SET_DEATH_SIGNAL = 1
+_GO = struct.Struct("<d")
 
 libc = ctypes.CDLL(None, use_errno=True)
 libc.ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
@@ -138,11 +139,12 @@ class Child:
         self._ready: int | None = ready
         self._started = 0.0
 
-    def go(self) -> None:
+    def go(self, dies_after: float = 0.0) -> None:
+        """dies_after: a timer of its own kills it after so many seconds, however busy the machine is."""
         self.wait_ready()
         self._started = time.monotonic()
         with suppress(BrokenPipeError):
-            os.write(self._tell_go, b"g")
+            os.write(self._tell_go, _GO.pack(dies_after))
         os.close(self._tell_go)
 
     def wait_ready(self) -> None:
@@ -169,9 +171,7 @@ class Child:
             time.sleep(0.0005)
 
     def kill_after(self, seconds: float) -> Run:
-        self.go()
-        time.sleep(seconds)
-        self.kill()
+        self.go(seconds)
         return self.wait()
 
     def trace(self, kill_at: int | None = None, calls: dict[int, str] | None = None) -> Run:
@@ -225,7 +225,8 @@ def _act(action: Callable[[], None], prepare: Callable[[], None] | None, ready: 
         if prepare is not None:
             prepare()
         os.write(ready, b"r")
-        if os.read(go, 1):
+        if told := os.read(go, _GO.size):
+            _die_after(*_GO.unpack(told))
             action()
         code = 0
     except BaseException:
@@ -234,6 +235,17 @@ def _act(action: Callable[[], None], prepare: Callable[[], None] | None, ready: 
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
+
+
+def _die_after(seconds: float) -> None:
+    if seconds <= 0:
+        return
+    event = ctypes.create_string_buffer(struct.pack("<QiI48x", 0, signal.SIGKILL, 0))
+    timer = ctypes.c_void_p()
+    moment = ctypes.create_string_buffer(struct.pack("<QQQQ", 0, 0, int(seconds), max(1, int(seconds % 1 * 1e9))))
+    made = libc.timer_create(time.CLOCK_MONOTONIC, event, ctypes.byref(timer))
+    if made != 0 or libc.timer_settime(timer, 0, moment, None) != 0:
+        raise OSError(ctypes.get_errno(), "a timer that kills")
 
 
 _last_name: dict[int, str | None] = {}

@@ -64,7 +64,6 @@ from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 import kills
 import penstock
-import random
 import saves
 import tracer
 
@@ -81,9 +80,9 @@ def before(folder):
     penstock.save(saves.content(saves.NEW), folder.parent / "new", format="safetensors")
 
 kind = saves.file_kind("bug", "bug", target, before, save)
-plan = kills.Plan(tracer.CALLS, 1, 0, random.Random(1))
+plan = kills.Plan(tracer.CALLS, 1, 0)
 with tempfile.TemporaryDirectory() as folder:
-    tally = kills.run([kind], Path(folder), plan)["bug"]
+    tally = kills.run(lambda: [kind], Path(folder), plan)["bug"]
 print(tally.kills, tally.lost, tally.left_after, tally.is_clean)
 """
 
