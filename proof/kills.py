@@ -296,16 +296,19 @@ def work(job: int, kinds: Callable[[], Iterable[Any]], folder: Path, plan: Plan)
         for number, kind in enumerate(kinds()):
             if number % plan.jobs != job or not (plan.only in kind.name or plan.only in kind.row):
                 continue
-            began = time.monotonic()
             tally = kill(kind, folder / str(number), plan, can_trace)
             print(json.dumps([number, kind.row, vars(tally)]), file=results)
-            print(
-                f"[kills] {kind.name}: {tally.kills} kills, {tally.old} old, {tally.new} new, {tally.left} left "
-                f"something, {tally.left_after} after the next save, {tally.lost} lost ({time.monotonic() - began:.0f} s)",
-                flush=True,
-            )
-            for finding in tally.findings[:MOST_FINDINGS]:
-                print(f"  FOUND {finding}", flush=True)
+            tell(kind.name, tally)
+
+
+def tell(name: str, tally: Tally) -> None:
+    print(
+        f"[kills] {name}: {tally.kills} kills, {tally.old} old, {tally.new} new, {tally.left} left something, "
+        f"{tally.left_after} after the next save, {tally.lost} lost",
+        flush=True,
+    )
+    for finding in tally.findings[:MOST_FINDINGS]:
+        print(f"  FOUND {finding}", flush=True)
 
 
 def run(kinds: Callable[[], Iterable[Any]], folder: Path, plan: Plan) -> dict[str, Tally]:
