@@ -347,7 +347,7 @@ def main(argv: list[str] | None = None) -> int:
 
     calls, stride, moments = (tracer.CALLS, 8, 2) if options.short else (None, options.stride, options.moments)
     plan = Plan(calls, stride, moments, options.seed, options.only, options.jobs)
-    began = time.monotonic()
+    began, commit = time.monotonic(), record.commit_now()
     with tempfile.TemporaryDirectory(prefix="kills-", dir=options.directory or default_directory()) as folder:
         rows = run(saves.kinds, Path(folder), plan)
     total = Tally()
@@ -356,7 +356,7 @@ def main(argv: list[str] | None = None) -> int:
     print(f"{total.kills} kills, {total.lost} lost, {len(total.findings)} findings, {time.monotonic() - began:.0f} s")
     if options.record:
         table = [tally.row(row) for row, tally in rows.items()] + [total.row("all")]
-        record.write(record.Record("kills", "Kills", COLUMNS, table, time.monotonic() - began))
+        record.write(record.Record("kills", "Kills", COLUMNS, table, time.monotonic() - began, commit=commit))
     return 0 if total.is_clean else 1
 
 
