@@ -72,11 +72,10 @@ class Ranks:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        # The last reference goes here, and with it the group's threads, even where an error keeps this object. One that
+        # is still letting go of a tensor when the interpreter ends would abort the process.
+        control, self._control, self._data = self._control, None, None
         if not self._keeps_control:
-            # The last reference goes here, and with it the group's threads, even where an error keeps this object. One
-            # that is still letting go of a tensor when the interpreter ends would abort the process.
-            control, self._control = self._control, None
-            self._data = None
             dist.destroy_process_group(control)
 
     def together(self, action: Callable[[], T]) -> T:
