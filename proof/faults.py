@@ -15,6 +15,7 @@ import ctypes
 import json
 import multiprocessing
 import os
+import subprocess
 import sys
 import tempfile
 import time
@@ -22,7 +23,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 # One thread for each library: children of this process are forked from it.
 os.environ.update(OPENBLAS_NUM_THREADS="1", OMP_NUM_THREADS="1", MKL_NUM_THREADS="1", PENSTOCK_BLOCK_SIZE="256K")
@@ -61,7 +62,7 @@ HOW: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("memfd_create", "eventfd2"), ("EMFILE", "ENOMEM")),
     "flock": ("EINTR", "ENOLCK"),
     "fcntl": ("EINVAL", "EIO"),
-    "getrandom": ("EAGAIN", "EINTR"),
+    "getrandom": ("EINTR", "ENOSYS"),
     "io_uring_setup": ("ENOMEM", "EPERM", "ENOSYS", "EMFILE"),
     "io_uring_enter": ("EINTR", "EAGAIN", "EBUSY"),
     "io_uring_register": ("ENOMEM", "EINVAL"),
@@ -83,7 +84,7 @@ KINDS = {
     "threads": ("clone", "clone3"),
 }
 KIND_OF = {call: kind for kind, calls in KINDS.items() for call in calls}
-COLUMNS = ["kind of call", "failed", "errors", "right bytes", "wrong", "hung", "leaked"]
+COLUMNS = ["failed", "errors", "right bytes", "wrong", "hung", "leaked"]
 
 
 @dataclass
@@ -98,9 +99,17 @@ class Tally:
     def row(self, name: str) -> list[record.Cell]:
         return [name, self.failed, self.errors, self.right, self.wrong, self.hung, self.leaked]
 
-    @property
-    def findings(self) -> int:
-        return self.wrong + self.hung + self.leaked
+    def add(self, error: str, problem: str) -> None:
+        self.failed += 1
+        if not problem:
+            self.errors += bool(error)
+            self.right += not error
+        elif problem == "hung":
+            self.hung += 1
+        elif problem.startswith("leaves"):
+            self.leaked += 1
+        else:
+            self.wrong += 1
 
 
 @dataclass
@@ -138,7 +147,7 @@ class Round:
             self.cases.copy_of(self.template, self.folder)
             problem, _result = self.cases.attempt(self.case, self.folder)
             if problem is not None:
-                raise problem
+                raise SystemExit(f"{self.case.name}: {problem.text}")
             self.cases.judge_state(self.case, self.folder, False, _result)
 
     def count(self) -> Counter[str]:
@@ -149,7 +158,7 @@ class Round:
         self.usual = told["grown"]
         return watched.calls
 
-    def play(self, fault: Fault | None) -> tuple[faults_inject.Watched, dict[str, object] | None]:
+    def play(self, fault: Fault | None) -> tuple[faults_inject.Watched, dict[str, Any] | None]:
         self.cases.copy_of(self.template, self.folder)
         calls = sorted(HOW) if fault is None else [fault.call]
         fails = "" if fault is None else fault.call
@@ -158,12 +167,10 @@ class Round:
         )
         return watched, None if watched.answer is None else json.loads(watched.answer)
 
-    def leak(self, told: dict[str, object]) -> str:
-        grown = told["grown"]
-        assert isinstance(grown, dict)
-        for name, nbytes in grown.items():
+    def leak(self, told: dict[str, Any]) -> str:
+        for name, nbytes in told["grown"].items():
             if nbytes > self.usual[name] + (MOST_GROWTH if name == "VmSize" else 0):
-                return f"{name} grows by {nbytes}, and else by {self.usual[name]}"
+                return f"leaves {name} larger: it grows by {nbytes}, and else by {self.usual[name]}"
         return ""
 
 
@@ -183,23 +190,10 @@ def judge(round_: Round, fault: Fault, counts: Counts) -> None:
     tally = counts.of(fault.call)
     if not watched.injected and told is not None and not told["problems"]:
         return  # there were fewer calls this time
-    tally.failed += 1
-    if watched.hung:
-        tally.hung += 1
-        problem = "hung"
-    elif told is None:
-        tally.wrong += 1
-        problem = "died"
-    elif told["problems"]:
-        problem = "; ".join(map(str, told["problems"]))  # type: ignore[arg-type,call-overload]
-        leaves = problem.startswith("leaves")
-        tally.leaked += leaves
-        tally.wrong += not leaves
-    elif problem := round_.leak(told):
-        tally.leaked += 1
-    else:
-        tally.errors += told["error"] is not None
-        tally.right += told["error"] is None
+    died = "hung" if watched.hung else "died"
+    problem = died if told is None else "; ".join(told["problems"]) or round_.leak(told)
+    tally.add("" if told is None else told["error"] or "", problem)
+    if not problem:
         return
     line = f"{round_.case.name}, {os.environ['PENSTOCK_BACKEND']}: {fault.call} {fault.number} {fault.how}: {problem}"
     counts.findings.append(line)
@@ -251,9 +245,58 @@ def use_little_address_space() -> None:
     libc.pthread_setattr_default_np(attributes)
 
 
+def refuse_in_kernels(short: bool, only: str, folder: Path) -> Counts:
+    """`kinds` are kernels here."""
+    import faults_kernels
+
+    folder.chmod(0o755)
+    faults_kernels.warm_up(folder / "warm")
+    counts = Counts()
+    for number, (name, attempts) in enumerate(faults_kernels.KERNELS.items()):
+        if only not in name:
+            continue
+        place = folder / f"kernel-{number}"
+        place.mkdir()
+        tally = Tally()
+        try:
+            for attempt in attempts(place, short):
+                tally.add(attempt.error, attempt.problem)
+                if attempt.problem:
+                    counts.findings.append(f"{name}: {attempt.problem}")
+                    print(counts.findings[-1], flush=True)
+        except Unusable as reason:
+            print(f"{name}: skipped: {reason}", flush=True)
+            continue
+        counts.kinds[name] = tally
+        print(f"{name}: {tally.failed}", flush=True)
+    return counts
+
+
+def fork_under_load(short: bool) -> tuple[list[list[record.Cell]], list[str]]:
+    """Over each engine in turn, several processes at once."""
+    forks = 60 if short else 500
+    command = [sys.executable, str(Path(__file__).with_name("faults_forks.py")), "--forks", str(forks)]
+    runs = [
+        subprocess.Popen(command, env={**os.environ, "PENSTOCK_BACKEND": engine}, stdout=subprocess.PIPE, text=True)
+        for engine in (ENGINES if short else ENGINES * 2)
+    ]
+    done: Counter[str] = Counter()
+    findings: list[str] = []
+    for run in runs:
+        text, _ = run.communicate()
+        if run.returncode not in (0, 1):
+            findings.append(f"a parent that forks ends with {run.returncode}")
+            continue
+        told = json.loads(text)
+        done.update(told["forks"])
+        findings += told["findings"]
+    wrong = Counter(kind for kind in done for finding in findings if kind in finding)
+    return [[kind, count, count - wrong[kind], wrong[kind]] for kind, count in done.items()], findings
+
+
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("part", nargs="*", choices=["calls", "kernels", "forks", []], help="all, unless some are named")
+    parser.add_argument("part", nargs="*", choices=["kernels", "calls", "forks", []], help="all, unless some are named")
     parser.add_argument("--short", action="store_true", help="a few of each")
     parser.add_argument("--record", action="store_true", help="write the tables of docs/reliability.md")
     parser.add_argument("--only", default="", help="of the calls: cases whose name has this in it")
@@ -263,21 +306,42 @@ def parse() -> argparse.Namespace:
 
 def main() -> int:
     arguments = parse()
-    parts = arguments.part or ["calls", "kernels", "forks"]
     findings: list[str] = []
-    with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
-        if "calls" in parts:
+    with tempfile.TemporaryDirectory(dir=arguments.folder) as name:
+        folder = Path(name)
+        for part in arguments.part or ["kernels", "calls", "forks"]:
             began = time.monotonic()
-            counts = fail_calls(arguments.short, arguments.only, Path(folder))
-            rows = [counts.kinds[kind].row(kind) for kind in sorted(counts.kinds)]
-            told = record.Record("faults-calls", "Calls that fail", COLUMNS, rows, time.monotonic() - began)
-            print(record.as_markdown(told))
-            findings += counts.findings
-            if arguments.record and not counts.findings:
+            title, columns, rows, found = PARTS[part](arguments, folder)
+            told = record.Record(f"faults-{part}", title, columns, rows, time.monotonic() - began)
+            print(record.as_markdown(told), flush=True)
+            findings += found
+            if arguments.record and not found:
                 record.write(told)
-    for finding in findings:
-        print(finding)
+    print("\n".join(findings))
     return 1 if findings else 0
+
+
+Part = tuple[str, list[str], list[list[record.Cell]], list[str]]
+
+
+def calls_part(arguments: argparse.Namespace, folder: Path) -> Part:
+    counts = fail_calls(arguments.short, arguments.only, folder)
+    rows = [counts.kinds[kind].row(kind) for kind in sorted(counts.kinds)]
+    return "Calls that fail", ["kind of call", *COLUMNS], rows, counts.findings
+
+
+def kernels_part(arguments: argparse.Namespace, folder: Path) -> Part:
+    counts = refuse_in_kernels(arguments.short, arguments.only, folder)
+    rows = [tally.row(name) for name, tally in counts.kinds.items()]
+    return "Kernels that say no", ["kernel", *COLUMNS], rows, counts.findings
+
+
+def forks_part(arguments: argparse.Namespace, _: Path) -> Part:
+    rows, findings = fork_under_load(arguments.short)
+    return "Forks under load", ["child", "forks", "right", "wrong or hung"], rows, findings
+
+
+PARTS = {"kernels": kernels_part, "calls": calls_part, "forks": forks_part}
 
 
 if __name__ == "__main__":

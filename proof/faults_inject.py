@@ -40,7 +40,7 @@ VECTORS = {"preadv", "preadv2", "pwritev", "pwritev2"}
 
 _SECCOMP, _PIDFD_OPEN, _PIDFD_GETFD = 317, 434, 438
 _SET_FILTER, _NEW_LISTENER, _NO_NEW_PRIVILEGES = 1, 1 << 3, 38
-_LOAD, _EQUALS, _RETURN, _ALLOW, _ASK = 0x20, 0x15, 0x06, 0x7FFF0000, 0x7FC00000
+_LOAD, _EQUALS, _RETURN, _ALLOW, _ASK, _ERROR = 0x20, 0x15, 0x06, 0x7FFF0000, 0x7FC00000, 0x00050000
 _RECEIVE, _ANSWER = 0xC0502100, 0xC0182101
 _GO_ON = 1
 _NOTICE = struct.Struct("<QIIiIQ6Q")
@@ -51,7 +51,7 @@ _PAGE = 4096
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-class Unusable(Exception):
+class Unusable(Exception):  # noqa: N818 - a state, and no error
     """The kernel, or whoever runs this, has no such thing; says why."""
 
 
@@ -78,7 +78,7 @@ class Watched:
 
 
 def run(work: Callable[[Mark, Mark], bytes], calls: Iterable[str], fault: Fault | None, limit: float) -> Watched:
-    """Runs `work(begin, end)` in a child. The calls between its `begin()` and its `end()` are counted, and one fails."""
+    """Runs `work(begin, end)` in a child. The calls between `begin()` and `end()` are counted, and one of them fails."""
     ours, theirs = socket.socketpair()
     child = os.fork()
     if child == 0:
@@ -119,16 +119,27 @@ def _work(work: Callable[[Mark, Mark], bytes], calls: list[str], theirs: socket.
 
 
 def _ask_about(numbers: list[int]) -> int:
-    if platform.machine() != "x86_64":
-        return -1
     program = [(_LOAD, 0, 0, 0)]
     program += [(_EQUALS, len(numbers) - at, 0, number) for at, number in enumerate(numbers)]
     program += [(_RETURN, 0, 0, _ALLOW), (_RETURN, 0, 0, _ASK)]
+    return _install(program, _NEW_LISTENER)
+
+
+def _install(program: list[tuple[int, int, int, int]], flags: int) -> int:
+    if platform.machine() != "x86_64":
+        return -1
     code = b"".join(struct.pack("<HBBI", *each) for each in program)
     buffer = ctypes.create_string_buffer(code, len(code))
     described = struct.pack("<H6xQ", len(program), ctypes.addressof(buffer))
     _libc.prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0)
-    return int(_libc.syscall(_SECCOMP, _SET_FILTER, _NEW_LISTENER, ctypes.c_char_p(described)))
+    return int(_libc.syscall(_SECCOMP, _SET_FILTER, flags, ctypes.c_char_p(described)))
+
+
+def refuse(call: str, how: str) -> None:
+    """Every such call of this process fails from now on."""
+    error = _ERROR | getattr(errno, how)
+    if _install([(_LOAD, 0, 0, 0), (_EQUALS, 0, 1, NUMBERS[call]), (_RETURN, 0, 0, error), (_RETURN, 0, 0, _ALLOW)], 0):
+        raise Unusable("seccomp: no filter can be installed")
 
 
 class _Watch:
@@ -177,7 +188,7 @@ class _Watch:
             fcntl.ioctl(self.listener, _RECEIVE, notice)
         except OSError:  # who asked is gone
             return
-        token, thread, _, number, _, _, *arguments = _NOTICE.unpack(notice)
+        token, _, _, number, _, _, *arguments = _NOTICE.unpack(notice)
         name = NAMES[number]
         result, error, go_on = 0, 0, _GO_ON
         if self.received == b"b":

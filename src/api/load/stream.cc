@@ -325,6 +325,7 @@ TensorStream& TensorStream::operator=(TensorStream&&) noexcept = default;
 TensorStream::~TensorStream() = default;
 
 void TensorStream::start() noexcept {
+  if (state_->session != nullptr) return;
   try {
     state_->read_ahead();
   } catch (...) {
@@ -342,6 +343,8 @@ std::optional<Tensor> TensorStream::next() {
 std::optional<Tensor> TensorStream::next_for(double seconds, bool* timed_out) {
   State& state = *state_;
   *timed_out = false;
+  // Not as a failure of it, which would end what its threads do.
+  if (state.session != nullptr) require_own_process(state.session_forks, "the stream");
   if (state.failure != nullptr) std::rethrow_exception(state.failure);
   try {
     return state.next_for(seconds, timed_out);
@@ -352,7 +355,6 @@ std::optional<Tensor> TensorStream::next_for(double seconds, bool* timed_out) {
 }
 
 std::optional<Tensor> TensorStream::State::next_for(double seconds, bool* timed_out) {
-  if (session != nullptr) require_own_process(session_forks, "the stream");
   read_ahead();
   if (reading.empty()) {
     if (!views.empty()) return next_view();
