@@ -62,7 +62,7 @@ HOW: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("memfd_create", "eventfd2"), ("EMFILE", "ENOMEM")),
     "flock": ("EINTR", "ENOLCK"),
     "fcntl": ("EINVAL", "EIO"),
-    "getrandom": ("EINTR", "ENOSYS"),
+    "getrandom": ("EINTR",),
     "io_uring_setup": ("ENOMEM", "EPERM", "ENOSYS", "EMFILE"),
     "io_uring_enter": ("EINTR", "EAGAIN", "EBUSY"),
     "io_uring_register": ("ENOMEM", "EINVAL"),
@@ -174,15 +174,14 @@ class Round:
         return ""
 
 
-def places(calls: Counter[str], short: bool, seed: int) -> Iterator[Fault]:
-    """Every call, with all that it may fail with; or, in short, a few of each."""
+def places(calls: Counter[str], short: bool, most_ways: int, seed: int) -> Iterator[Fault]:
+    """Every call, in the ways in which it may fail, or so many of them in turn; in short one or two calls of a name."""
     for call, count in sorted(calls.items()):
         ways = HOW[call]
-        if not short:
-            yield from (Fault(call, number, how) for number in range(count) for how in ways)
-            continue
-        for turn in range(min(len(ways), 2)):
-            yield Fault(call, (seed * 7 + turn * 5) % count, ways[(seed + turn) % len(ways)])
+        numbers = [(seed * 7 + turn * 5) % count for turn in range(2)] if short else range(count)
+        for turn, number in enumerate(numbers):
+            for way in range(1 if short else min(most_ways, len(ways))):
+                yield Fault(call, number, ways[(seed + turn + way) % len(ways)])
 
 
 def judge(round_: Round, fault: Fault, counts: Counts) -> None:
@@ -200,7 +199,7 @@ def judge(round_: Round, fault: Fault, counts: Counts) -> None:
     print(line, flush=True)
 
 
-def fail_calls(short: bool, only: str, folder: Path) -> Counts:
+def fail_calls(short: bool, ways: int, only: str, folder: Path) -> Counts:
     import faults_cases
 
     use_little_address_space()
@@ -208,7 +207,7 @@ def fail_calls(short: bool, only: str, folder: Path) -> Counts:
     started = time.monotonic()
     chosen = [number for number, case in enumerate(faults_cases.cases()) if only in case.name]
     tasks = [
-        (engine, number, short, folder)
+        (engine, number, short, ways, folder)
         for number in chosen
         for engine in ENGINES
         if not short or number % 2 == ENGINES.index(engine)
@@ -221,16 +220,16 @@ def fail_calls(short: bool, only: str, folder: Path) -> Counts:
     return counts
 
 
-def fail_calls_of(task: tuple[str, int, bool, Path]) -> tuple[str, Counts]:
+def fail_calls_of(task: tuple[str, int, bool, int, Path]) -> tuple[str, Counts]:
     """One case over one engine."""
     import faults_cases
 
-    engine, number, short, folder = task
+    engine, number, short, ways, folder = task
     os.environ["PENSTOCK_BACKEND"] = engine
     case = faults_cases.cases()[number]
     counts = Counts()
     round_ = Round(case, folder / f"{engine}-{number}")
-    for fault in places(round_.count(), short, number):
+    for fault in places(round_.count(), short, ways, number):
         judge(round_, fault, counts)
     return f"{engine:7} {case.name}", counts
 
@@ -299,6 +298,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("part", nargs="*", choices=["kernels", "calls", "forks", []], help="all, unless some are named")
     parser.add_argument("--short", action="store_true", help="a few of each")
     parser.add_argument("--record", action="store_true", help="write the tables of docs/reliability.md")
+    parser.add_argument("--ways", type=int, default=9, help="in how many ways each call fails, of all that there are")
     parser.add_argument("--only", default="", help="of the calls: cases whose name has this in it")
     parser.add_argument("--folder", type=Path, default=None, help="where the files go (a temporary folder)")
     return parser.parse_args()
@@ -325,7 +325,7 @@ Part = tuple[str, list[str], list[list[record.Cell]], list[str]]
 
 
 def calls_part(arguments: argparse.Namespace, folder: Path) -> Part:
-    counts = fail_calls(arguments.short, arguments.only, folder)
+    counts = fail_calls(arguments.short, arguments.ways, arguments.only, folder)
     rows = [counts.kinds[kind].row(kind) for kind in sorted(counts.kinds)]
     return "Calls that fail", ["kind of call", *COLUMNS], rows, counts.findings
 

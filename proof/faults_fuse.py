@@ -18,6 +18,7 @@ import subprocess
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from itertools import count
 from pathlib import Path
 
 LOOKUP, FORGET, GETATTR, SETATTR, MKDIR, UNLINK, RMDIR, RENAME, LINK, OPEN, READ = 1, 2, 3, 4, 9, 10, 11, 12, 13, 14, 15
@@ -49,6 +50,7 @@ class Server:
         self.connection = connection
         self.nodes: dict[int, Path] = {1: folder}
         self.numbers: dict[Path, int] = {folder: 1}
+        self.fresh = count(2)
         self.counts: Counter[str] = Counter()
         self.fault: tuple[str, int, str] | None = None
         self.calls: dict[int, Callable[[int, bytes], bytes]] = {
@@ -115,7 +117,9 @@ class Server:
     def order(self, body: bytes) -> tuple[int, bytes]:
         """`.fault read 3 EIO` is looked up: the fourth read from now on fails. What was counted is in a file beside."""
         text = body.rstrip(b"\0").decode().split()[1:]
-        (self.nodes[1].parent / "counts").write_text("\n".join(f"{name} {n}" for name, n in self.counts.items()))
+        (self.nodes[1].parent / "counts").write_text(
+            "\n".join(f"{name} {times}" for name, times in self.counts.items())
+        )
         self.counts.clear()
         self.fault = (text[0], int(text[1]), text[2]) if len(text) == 3 else None
         return errno.ENOENT, b""
@@ -129,7 +133,9 @@ class Server:
 
     def entry(self, path: Path) -> bytes:
         status = path.lstat()
-        node = self.numbers.setdefault(path, len(self.numbers) + 1)
+        if path not in self.numbers:
+            self.numbers[path] = next(self.fresh)
+        node = self.numbers[path]
         self.nodes[node] = path
         return struct.pack("<QQQQII", node, 0, 0, 0, 0, 0) + self.attributes(status)
 

@@ -31,12 +31,12 @@ NUMBERS = {
     "renameat2": 316, "getrandom": 318, "memfd_create": 319, "copy_file_range": 326, "preadv2": 327, "pwritev2": 328,
     "statx": 332, "io_uring_setup": 425, "io_uring_enter": 426, "io_uring_register": 427, "clone3": 435,
     "faccessat2": 439, "mkdir": 83, "rename": 82, "unlink": 87, "rmdir": 84, "open": 2, "stat": 4, "lstat": 6,
-    "access": 21, "readlink": 89, "statfs": 137, "link": 86, "chmod": 90,
+    "readv": 19, "access": 21, "readlink": 89, "statfs": 137, "link": 86, "chmod": 90,
 }  # fmt: skip
 NAMES = {number: name for name, number in NUMBERS.items()}
-READS = {"read", "pread64", "preadv", "preadv2"}
+READS = {"read", "readv", "pread64", "preadv", "preadv2"}
 WRITES = {"write", "pwrite64", "pwritev", "pwritev2"}
-VECTORS = {"preadv", "preadv2", "pwritev", "pwritev2"}
+VECTORS = {"readv", "preadv", "preadv2", "pwritev", "pwritev2"}
 
 _SECCOMP, _PIDFD_OPEN, _PIDFD_GETFD = 317, 434, 438
 _SET_FILTER, _NEW_LISTENER, _NO_NEW_PRIVILEGES = 1, 1 << 3, 38
@@ -78,7 +78,7 @@ class Watched:
 
 
 def run(work: Callable[[Mark, Mark], bytes], calls: Iterable[str], fault: Fault | None, limit: float) -> Watched:
-    """Runs `work(begin, end)` in a child. The calls between `begin()` and `end()` are counted, and one of them fails."""
+    """Runs `work(begin, end)` in a child. The calls between `begin()` and `end()` are counted, and one fails."""
     ours, theirs = socket.socketpair()
     child = os.fork()
     if child == 0:
@@ -212,7 +212,7 @@ class _Watch:
         part = nbytes // 2 // _GRANULE * _GRANULE or nbytes // 2
         if part == 0:
             return None
-        offset = None if name in ("read", "write") else arguments[3]
+        offset = None if name in ("read", "readv", "write") else arguments[3]
         moved = self.move(name, arguments[0], address, part, offset)
         return (moved, 0) if self.fault.how == "short" else (0, -errno.EIO)
 

@@ -83,9 +83,9 @@ def nothing() -> None:
     """Where nobody counts calls."""
 
 
-def try_case(case: Case, folder: Path, before: Step = nothing, after: Step = nothing) -> Attempt:
+def try_case(case: Case, folder: Path, before: Step = nothing, after: Step = nothing, fails: str = "") -> Attempt:
     """Once with what `before` has done to this world, and once more when `after` has undone it."""
-    return in_child(lambda: faults_cases.play(case, folder, "", before, after))
+    return in_child(lambda: faults_cases.play(case, folder, fails, before, after))
 
 
 def warm_up(folder: Path) -> None:
@@ -134,16 +134,20 @@ def failing_filesystem(folder: Path, short: bool) -> Iterator[Attempt]:
         for case in chosen(*SAVES, *LOADS):
             template = fresh(case, folder / "template")
             for turn, fault in enumerate(_requests(case, template, real, place, ways)):
-                if short and turn % 3:
+                if short and turn % 9:
                     continue
                 name = f"{case.name.replace(' ', '-')}-{turn}"
                 shutil.copytree(template, real / name)
-                yield try_case(
+                attempt = try_case(
                     case,
                     place / name,
                     lambda fault=fault: faults_fuse.order(place, fault),  # type: ignore[misc]
                     lambda: faults_fuse.order(place),
+                    fault,
                 )
+                if attempt.problem:
+                    attempt.problem += f" ({case.name}, {fault})"
+                yield attempt
                 shutil.rmtree(real / name)
 
 
@@ -234,15 +238,28 @@ def full(kind: str, megabytes: int) -> Attempts:
                     work = fresh(case, place / "m")
                     left = os.statvfs(place)
                     filler = left.f_bavail * left.f_frsize - room
-                    with (place / "filler").open("wb") as file:
-                        if filler > 0:
-                            os.posix_fallocate(file.fileno(), 0, filler)
+                    fill(place / "filler", filler)
                     free = os.statvfs(place).f_bavail * left.f_frsize
                     attempt = try_case(case, work, nothing, (place / "filler").unlink)
                     (place / "filler").unlink(missing_ok=True)
-                    yield _truthful(attempt, free)
+                    yield attempt if case.name == "save shards" else _truthful(attempt, free)
 
     return attempts
+
+
+def fill(path: Path, nbytes: int) -> None:
+    """So much, or what the filesystem gives to one file."""
+    with path.open("wb") as file:
+        while nbytes > 0 and not _reserves(file.fileno(), nbytes):
+            nbytes -= MIB
+
+
+def _reserves(descriptor: int, nbytes: int) -> bool:
+    try:
+        os.posix_fallocate(descriptor, 0, nbytes)
+    except OSError:
+        return False
+    return True
 
 
 def _truthful(attempt: Attempt, free: int) -> Attempt:
