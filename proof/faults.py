@@ -40,7 +40,6 @@ LIMIT = 60.0  # seconds for a round, of some milliseconds
 _ARENA_MAX = -8  # of <malloc.h>
 _STACK = 256 << 10
 MEMORY = Path("/dev/shm") if Path("/dev/shm").is_dir() else None
-WORKERS = 4
 MOST_GROWTH = 1500  # KiB that a process may grow by more than one whose calls all work
 
 # What a call may fail with, and how. What is not here can't be made to fail, or not without the process knowing.
@@ -200,7 +199,7 @@ def judge(round_: Round, fault: Fault, counts: Counts) -> None:
     print(line, flush=True)
 
 
-def fail_calls(short: bool, ways: int, only: str, folder: Path) -> Counts:
+def fail_calls(short: bool, ways: int, only: str, workers: int, folder: Path) -> Counts:
     import faults_cases
 
     use_little_address_space()
@@ -213,7 +212,7 @@ def fail_calls(short: bool, ways: int, only: str, folder: Path) -> Counts:
         for engine in ENGINES
         if not short or number % 2 == ENGINES.index(engine)
     ]
-    with multiprocessing.get_context("fork").Pool(WORKERS) as pool:
+    with multiprocessing.get_context("fork").Pool(workers) as pool:
         for name, found in pool.imap_unordered(fail_calls_of, tasks):
             counts.add(found)
             failed = sum(tally.failed for tally in found.kinds.values())
@@ -300,6 +299,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--short", action="store_true", help="a few of each")
     parser.add_argument("--record", action="store_true", help="write the tables of docs/reliability.md")
     parser.add_argument("--ways", type=int, default=9, help="in how many ways each call fails, of all that there are")
+    parser.add_argument("--workers", type=int, default=3, help="how many cases at once (%(default)s)")
     parser.add_argument("--only", default="", help="of the calls: cases whose name has this in it")
     parser.add_argument(
         "--folder", type=Path, default=MEMORY, help="where the files go: %(default)s, where syncs are quick"
@@ -328,7 +328,7 @@ Part = tuple[str, list[str], list[list[record.Cell]], list[str]]
 
 
 def calls_part(arguments: argparse.Namespace, folder: Path) -> Part:
-    counts = fail_calls(arguments.short, arguments.ways, arguments.only, folder)
+    counts = fail_calls(arguments.short, arguments.ways, arguments.only, arguments.workers, folder)
     rows = [counts.kinds[kind].row(kind) for kind in sorted(counts.kinds)]
     return "Calls that fail", ["kind of call", *COLUMNS], rows, counts.findings
 
