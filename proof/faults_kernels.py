@@ -216,7 +216,7 @@ def disk(folder: Path, kind: str, megabytes: int) -> Iterator[Path]:
     else:
         with image.open("wb") as file:
             file.truncate(megabytes * MIB)
-        command(f"mkfs.{kind}", "-q", image)
+        command(f"mkfs.{kind}", "-q", *(["-m", "0"] if kind == "ext4" else []), image)  # nothing set aside for root
         command("mount", "-o", "loop", image, place)
     try:
         yield place
