@@ -75,8 +75,8 @@ class MadeOnce {
   mutable std::atomic<const T*> made_{nullptr};
 };
 
-// Owned by the process that made it. A child leaves it as it is: there are no threads to join, and files would be removed
-// under the parent.
+// Owned by the process that made it. A child leaves it as it is: there are no threads to join, and files would be
+// removed under the parent.
 template <typename T>
 std::shared_ptr<T> of_this_process(std::unique_ptr<T> object) {
   return {object.release(), [forks = fork_count()](T* owned) {

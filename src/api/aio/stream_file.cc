@@ -276,8 +276,8 @@ StreamStats StreamFile::State::stats() const {
 }
 
 StreamFile::StreamFile(const std::filesystem::path& path, const StreamOptions& options)
-    : StreamFile(
-          std::make_unique<State>(path, options, decide_settings(options.io, kUnknownSize, Direction::kWrite))) {}
+    : StreamFile(std::make_unique<State>(path, options, decide_settings(options.io, kUnknownSize, Direction::kWrite))) {
+}
 StreamFile::StreamFile(std::unique_ptr<State> state) : state_(of_this_process(std::move(state))) {}
 StreamFile::StreamFile(StreamFile&&) noexcept = default;
 StreamFile& StreamFile::operator=(StreamFile&&) noexcept = default;

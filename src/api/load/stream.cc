@@ -305,7 +305,7 @@ struct TensorStream::State {
   std::deque<const TensorInfo*> views;
   DeviceUse devices;
   std::deque<StreamBatch> reading;       // oldest first
-  std::uint64_t session_forks = 0;  // as of the session's beginning
+  std::uint64_t session_forks = 0;       // as of the session's beginning
   std::unique_ptr<ReadSession> session;  // behind what it reads into: its threads go first
   const std::shared_ptr<HugePageBudget> budget = std::make_shared<HugePageBudget>();
   std::uint64_t max_buffer = 0;
