@@ -13,7 +13,7 @@ import shutil
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -43,7 +43,10 @@ class Attempt:
 
 def command(*words: object) -> None:
     environment = {**os.environ, "PATH": PATH}
-    done = subprocess.run([str(word) for word in words], capture_output=True, text=True, env=environment)
+    program = shutil.which(str(words[0]), path=PATH)
+    if program is None:
+        raise Unusable(f"there is no {words[0]}")
+    done = subprocess.run([program, *map(str, words[1:])], capture_output=True, text=True, env=environment)
     if done.returncode != 0:
         raise Unusable(f"{words[0]}: {done.stderr.strip().splitlines()[-1] if done.stderr else done.returncode}")
 
@@ -404,7 +407,8 @@ def _without_uring(case: Case, folder: Path, first: Callable[[], None]) -> Attem
 def nfs(folder: Path, short: bool) -> Iterator[Attempt]:
     """Of a server on this machine that is stopped in the middle."""
     require_root()
-    subprocess.run(["modprobe", "nfs"], capture_output=True, env={**os.environ, "PATH": PATH})
+    with suppress(Unusable):
+        command("modprobe", "nfs")
     if "nfs4" not in Path("/proc/filesystems").read_text():
         raise Unusable("the kernel has no NFS; ESTALE and a server that goes away come from FUSE here")
     exported, place = folder / "exported", folder / "nfs"
