@@ -21,7 +21,7 @@ from penstock import dcp
 
 # Small enough for thousands of rounds, and of many requests all the same.
 SHARD = 1 << 20
-SETTLED_WITHIN = 20.0  # seconds for a thread that frees a file
+SETTLED_WITHIN = 60.0  # seconds for a thread that frees a file
 
 State = dict[str, np.ndarray[Any, Any]]
 

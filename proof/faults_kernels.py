@@ -1,6 +1,6 @@
 """Loads and saves where the kernel itself says no: failing, full and read-only filesystems, limits, dead servers.
 
-Every attempt is a child process of its own, which has a minute.
+Every attempt is a child process of its own, which has three minutes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import penstock
 from faults_cases import NEW, OLD, Case
 from faults_inject import Unusable, refuse
 
-LIMIT = 60.0
+LIMIT = 180.0
 MIB = 1 << 20
 NOBODY = 65534
 PATH = os.environ["PATH"] + ":/usr/sbin:/sbin"
