@@ -40,7 +40,7 @@ LIMIT = 180.0  # seconds for a round, of some milliseconds
 _ARENA_MAX = -8  # of <malloc.h>
 _STACK = 256 << 10
 MEMORY = Path("/dev/shm") if Path("/dev/shm").is_dir() else None
-NOISE, NOISE_OF_TORCH = 1500, 6000  # KiB by which addresses may grow more than where all calls work
+NOISE = 6000  # KiB by which addresses may grow beyond those of a process in which all calls work
 
 # What a call may fail with, and how. What is not here can't be made to fail, or not without the process knowing.
 _DISK_FULL = ("EIO", "ENOSPC", "EDQUOT")
@@ -139,7 +139,6 @@ class Round:
         self.template.mkdir(parents=True)
         case.prepare(self.template)
         self.usual: dict[str, int] = {}
-        self.noise = NOISE_OF_TORCH if "torch" in case.name or "DCP" in case.name else NOISE
         self._warm_up()
 
     def _warm_up(self) -> None:
@@ -171,7 +170,7 @@ class Round:
     def leak(self, told: dict[str, Any]) -> str:
         for name, nbytes in told["grown"].items():
             usual = max(self.usual[name], 0)
-            if nbytes > usual + (self.noise if name == "VmSize" else 0):
+            if nbytes > usual + (NOISE if name == "VmSize" else 0):
                 return f"leaves {name} larger: it grows by {nbytes}, and else by {usual}"
         return ""
 
