@@ -54,6 +54,14 @@ std::optional<std::uint64_t> available_space(int fd) {
   return std::uint64_t{status.f_bavail} * status.f_frsize;
 }
 
+// For a file of that size: what is free, and what the file has, as on ext4 after a fallocate() that failed half-way.
+std::uint64_t available_for(int fd) {
+  constexpr std::uint64_t kUnit = 512;  // of st_blocks
+  struct stat status {};
+  const std::uint64_t owned = ::fstat(fd, &status) == 0 ? static_cast<std::uint64_t>(status.st_blocks) * kUnit : 0;
+  return available_space(fd).value_or(0) + owned;
+}
+
 // 0, or why not. `reserved` is false where only the free space could be asked for.
 int reserve_space(int fd, std::uint64_t nbytes, bool& reserved) {
   int result = 0;
@@ -210,7 +218,7 @@ bool NewFile::try_reserve(std::uint64_t nbytes) {
   if (errno_kind(error_number) == ErrorKind::kNoSpace) {
     throw Error(ErrorKind::kNoSpace,
                 fmt::format("{}: needs {} bytes, the filesystem has {} available: {}", target_, nbytes,
-                            available_space(fd()).value_or(0), errno_text(error_number)),
+                            available_for(fd()), errno_text(error_number)),
                 error_number);
   }
   throw_errno(target_, fmt::format("cannot reserve {} bytes", nbytes), error_number);

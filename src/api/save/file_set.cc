@@ -15,6 +15,7 @@
 #include "api/save/stale_seal.h"
 #include "base/bytes.h"
 #include "base/error.h"
+#include "base/fork.h"
 #include "format/shards.h"
 #include "io/closing.h"
 #include "io/names.h"
@@ -274,7 +275,7 @@ bool FileSet::State::report(std::uint64_t done) const {
 }
 
 FileSet::FileSet(Writer writer, std::vector<FileSetFile> files, std::uint64_t min_free_bytes)
-    : state_(std::make_unique<State>(std::move(writer), std::move(files), min_free_bytes)) {}
+    : state_(of_this_process(std::make_unique<State>(std::move(writer), std::move(files), min_free_bytes))) {}
 FileSet::FileSet(FileSet&&) noexcept = default;
 FileSet& FileSet::operator=(FileSet&&) noexcept = default;
 FileSet::~FileSet() = default;

@@ -72,6 +72,8 @@ std::vector<std::string> SetJournal::remove_dead(const fs::path& set) {
 
 SetJournal::~SetJournal() {
   if (!recorded_) finish();
+  // Said, and not left to close(): a child of fork() may have a copy of the descriptor, which would keep the lock.
+  if (file_) ::flock(file_.get(), LOCK_UN);
 }
 
 bool SetJournal::exists(const fs::path& set) {
@@ -178,7 +180,9 @@ void SetJournal::record(const SetChange& change, bool durable) {
 }
 
 void SetJournal::finish() noexcept {
-  if (file_) ::unlinkat(directory_.get(), name_.c_str(), 0);
+  if (!file_) return;
+  ::unlinkat(directory_.get(), name_.c_str(), 0);
+  ::flock(file_.get(), LOCK_UN);
   file_.reset();
 }
 
