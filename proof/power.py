@@ -18,12 +18,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 import record
 from power_cuts import Bench, Outcome, Worker
-from power_disk import FILESYSTEMS, Filesystem, Unusable, check_usable, end_with_parent, options_of, use_own_mounts
+from power_disk import FILESYSTEMS, Filesystem, UnusableError, end_with_parent, options_of, use_own_mounts, why_unusable
 
 SKIPPED = 77  # what the program ends with where no power can be cut
 PYTHONS = {"ours": record.ROOT / ".venv/bin/python", "peers": record.ROOT / ".venv-bench/bin/python"}
@@ -90,6 +92,8 @@ class Runner:
     def run(self, task: Task) -> Done:
         if task.whose not in self.workers:
             self.workers[task.whose] = Worker(PYTHONS[task.whose], task.whose, self.directory / task.whose)
+        if task.subject not in self.workers[task.whose].subjects:
+            return Done(task, "", [])
         again = task.whose == "ours" and task.subject in SUBJECTS
         bench = Bench(task.filesystem, self.workers[task.whose], task.subject, self.directory, again)
         choose = random.Random(f"{task.seed} {task.filesystem.name} {task.subject}")
@@ -130,16 +134,12 @@ def tasks(filesystems: list[Filesystem], arguments: argparse.Namespace) -> Itera
 
 
 def usable(short: bool) -> list[Filesystem]:
-    found = []
-    for filesystem in FILESYSTEMS.values():
-        try:
-            check_usable(filesystem)
-        except Unusable as reason:
-            print(f"{filesystem.name} is left out: {reason}")
-        else:
-            if not short or filesystem.shuts_down:
-                found.append(filesystem)
-    return found
+    wanted = [filesystem for filesystem in FILESYSTEMS.values() if filesystem.shuts_down or not short]
+    reasons = {filesystem.name: why_unusable(filesystem) for filesystem in wanted}
+    for name, reason in reasons.items():
+        if reason:
+            print(f"{name} is left out: {reason}")
+    return [filesystem for filesystem in wanted if not reasons[filesystem.name]]
 
 
 def line_about(done: Done) -> str:
@@ -235,7 +235,7 @@ def peers_table(results: list[Done], names: list[str]) -> tuple[list[str], list[
     return columns, rows
 
 
-def write_records(results: list[Done], seconds: float) -> None:
+def write_records(results: list[Done], seconds: float, commit: str) -> None:
     names = [name for name in FILESYSTEMS if any(done.task.filesystem.name == name for done in results)]
     version = re.match(r"[\d.]*\d", platform.release())
     title = f"Linux {version[0] if version else platform.release()}"
@@ -244,7 +244,29 @@ def write_records(results: list[Done], seconds: float) -> None:
         ("power-methods", methods_table),
         ("power-peers", peers_table),
     ):
-        record.write(record.Record(name, title, *table(results, names), seconds))
+        record.write(record.Record(name, title, *table(results, names), seconds, commit=commit))
+
+
+def run_all(todo: list[Task]) -> list[Done]:
+    """Mounting and syncing is mostly waiting, so several processes do it. Few of them start what peers need."""
+    root = Path(tempfile.mkdtemp(prefix="power-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None))
+    results = []
+    try:
+        with ExitStack() as stack:
+            begun = []
+            for whose in ("ours", "peers"):
+                mine = [task for task in todo if task.whose == whose]
+                if mine:
+                    pool = multiprocessing.Pool(
+                        min(6 if whose == "ours" else 2, 1 + len(mine) // 8), start_runner, (root,)
+                    )
+                    begun.append(stack.enter_context(pool).imap_unordered(run_task, mine))
+            for done in chain.from_iterable(begun):
+                results.append(done)
+                print(line_about(done), flush=True)
+    finally:
+        shutil.rmtree(root, ignore_errors=True)
+    return results
 
 
 def arguments() -> argparse.Namespace:
@@ -257,11 +279,11 @@ def arguments() -> argparse.Namespace:
 
 def main() -> int:
     given = arguments()
-    begin = time.monotonic()
+    begin, commit = time.monotonic(), record.commit_now()
     try:
         with multiprocessing.Pool(1) as trial:
             trial.apply(use_own_mounts)
-    except Unusable as reason:
+    except UnusableError as reason:
         print(f"skipped: power can't be cut here: {reason}")
         return SKIPPED
     filesystems = usable(given.short)
@@ -270,21 +292,13 @@ def main() -> int:
         return SKIPPED
     if not given.short and not PYTHONS["peers"].exists():
         print("peers are left out: `scripts/setup.sh bench` makes the environment that has them")
-    root = Path(tempfile.mkdtemp(prefix="power-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None))
-    results = []
-    try:
-        with multiprocessing.Pool(os.cpu_count() or 1, start_runner, (root,)) as pool:
-            for done in pool.imap_unordered(run_task, tasks(filesystems, given)):
-                results.append(done)
-                print(line_about(done), flush=True)
-    finally:
-        shutil.rmtree(root, ignore_errors=True)
+    results = run_all(list(tasks(filesystems, given)))
     cuts = sum(len(done.outcomes) for done in results)
     found = findings(results)
     print(f"{cuts} cuts in {time.monotonic() - begin:.0f} s, seed {given.seed}: {len(found)} findings")
     print("".join(f"  {line}\n" for line in found), end="")
     if given.record:
-        write_records(results, time.monotonic() - begin)
+        write_records(results, time.monotonic() - begin, commit)
     return 1 if found else 0
 
 

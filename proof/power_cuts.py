@@ -1,9 +1,9 @@
 """Cuts the power of a filesystem while a save runs on it or has just returned, in two ways, and looks what is left.
 
-By shutdown: the filesystem itself is told to stop at once (FS_IOC_SHUTDOWN), and loses what it has not written. The
-drive loses nothing, and in every second cut the journal is written. By replay: the save runs on a disk that remembers its writes, and images of what a drive with a
-volatile cache may hold at some moment are made of them. Either is then mounted, which replays the filesystem's journal,
-and the checkpoint is loaded.
+By shutdown: the filesystem itself is told to stop at once (FS_IOC_SHUTDOWN), and loses what it has not written; in
+every second cut its journal is written first. The drive loses nothing. By replay: the save runs on a disk that
+remembers its writes, and images of what a drive with a volatile cache may hold at some moment are made of them. Either
+is then mounted, which replays the filesystem's journal, and the checkpoint is loaded.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ FILESYSTEMS = {
 }
 
 
-class Unusable(Exception):
+class UnusableError(Exception):
     """Why power can't be cut here."""
 
 
@@ -72,28 +72,29 @@ def end_with_parent() -> None:
 
 
 def use_own_mounts() -> None:
-    """Raises Unusable where this process may not mount, or there is nothing to mount with."""
+    """Raises UnusableError where this process may not mount, or there is nothing to mount with."""
     if os.geteuid() != 0:
-        raise Unusable("only root can mount filesystems")
+        raise UnusableError("only root can mount filesystems")
     for device in ("/dev/loop-control", "/dev/fuse"):
         if not os.access(device, os.R_OK | os.W_OK):
-            raise Unusable(f"there is no {device}")
+            raise UnusableError(f"there is no {device}")
     try:
         call("unshare", CLONE_NEWNS)
         call("mount", b"none", b"/", None, MS_REC | MS_PRIVATE, None)
     except OSError as error:
-        raise Unusable(f"no mount namespace can be made: {error}") from None
+        raise UnusableError(f"no mount namespace can be made: {error}") from None
 
 
-def check_usable(filesystem: Filesystem) -> None:
+def why_unusable(filesystem: Filesystem) -> str | None:
     if shutil.which(filesystem.make[0], path=PATH) is None:
-        raise Unusable(f"there is no {filesystem.make[0]}")
-    kernel = Path("/proc/filesystems").read_text().split()
-    if filesystem.name not in kernel and shutil.which("modprobe", path=PATH):
+        return f"there is no {filesystem.make[0]}"
+    if filesystem.name not in known_to_kernel() and shutil.which("modprobe", path=PATH):
         subprocess.run(["modprobe", filesystem.name], check=False, capture_output=True, env={"PATH": PATH})
-        kernel = Path("/proc/filesystems").read_text().split()
-    if filesystem.name not in kernel:
-        raise Unusable(f"this kernel has no {filesystem.name}")
+    return None if filesystem.name in known_to_kernel() else f"this kernel has no {filesystem.name}"
+
+
+def known_to_kernel() -> list[str]:
+    return Path("/proc/filesystems").read_text().split()
 
 
 def make_image(filesystem: Filesystem, image: Path) -> None:

@@ -58,14 +58,13 @@ class WriteLog:
 def some_of(entries: list[Entry], choose: random.Random) -> list[Entry]:
     """Any blocks of the writes, kept in place, with a share of its own for each cut; whole writes are lost too."""
     share = choose.random()
-    kept = []
-    for entry in entries:
-        if entry.what != WRITTEN or choose.random() < 0.3 * (1 - share):
-            continue
-        for begin in range(0, len(entry.data), BLOCK):
-            if choose.random() < share:
-                kept.append(Entry(WRITTEN, entry.offset + begin, entry.data[begin : begin + BLOCK]))
-    return kept
+    writes = [entry for entry in entries if entry.what == WRITTEN and choose.random() > 0.3 * (1 - share)]
+    blocks = [
+        Entry(WRITTEN, entry.offset + begin, entry.data[begin : begin + BLOCK])
+        for entry in writes
+        for begin in range(0, len(entry.data), BLOCK)
+    ]
+    return [block for block in blocks if choose.random() < share]
 
 
 def apply(image: Path, entries: list[Entry]) -> None:

@@ -299,7 +299,12 @@ def import_peers() -> None:
     for name in ("safetensors.torch", "flashpack", "torch.distributed.checkpoint"):
         importlib.import_module(name)
     sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "bench"))
-    importlib.import_module("fastpersist_peer").load_operators()
+    try:
+        importlib.import_module("fastpersist_peer").load_operators()
+    except Exception as error:
+        print(f"FastPersist is left out: {error}", file=sys.stderr)
+        for name in [name for name in SUBJECTS if name.startswith("FastPersist")]:
+            del SUBJECTS[name]
 
 
 # ---- orders
