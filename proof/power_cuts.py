@@ -64,7 +64,7 @@ class Worker:
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         if not line:
-            raise SystemExit(f"power_savers.py ended with {self.process.wait()}")
+            raise RuntimeError(f"power_savers.py ended with {self.process.wait()}")
         return dict(json.loads(line))
 
     def ask(self, do: str, subject: str, folder: Path, **more: Any) -> dict[str, Any]:
@@ -90,7 +90,7 @@ class Bench:
     def ask(self, do: str, **more: Any) -> dict[str, Any]:
         answer = self.worker.ask(do, self.subject, self.folder, **more)
         if "error" in answer and do != "save":
-            raise SystemExit(f"{self.subject} on {self.filesystem.name}, {do}: {answer['error']}")
+            raise RuntimeError(f"{self.subject} on {self.filesystem.name}, {do}: {answer['error']}")
         return answer
 
     def mounted(self, image: Path) -> AbstractContextManager[Path]:
@@ -107,7 +107,7 @@ class Bench:
     ) -> dict[str, Any]:
         answer = self.ask("save", mark=str(mark) if mark else None, cut_after=cut_after, with_journal=with_journal)
         if "error" in answer and cut_after is None:
-            raise SystemExit(f"{self.subject} on {self.filesystem.name}: {answer['error']}")
+            raise RuntimeError(f"{self.subject} on {self.filesystem.name}: {answer['error']}")
         return answer
 
     def outcome(self, method: str, returned: bool, where: str) -> Outcome:
@@ -119,9 +119,10 @@ class Bench:
         """Every third one right after the save has returned, the others from its beginning to a little later."""
         copy_image(self.prepared, self.image)
         with self.mounted(self.image):
-            seconds = self.save()["seconds"]
+            uncut = self.save()
+        first, last = (uncut[name] - uncut["forked"] for name in ("begun", "returned"))
         for i in range(count):
-            moment = "returned" if i % 3 == 0 else choose.uniform(0.002, 0.02 + 1.3 * seconds)
+            moment = "returned" if i % 3 == 0 else choose.uniform(0.9 * first, last + 0.2 * (last - first))
             with_journal = i % 2 == 1
             copy_image(self.prepared, self.image)
             with self.mounted(self.image):

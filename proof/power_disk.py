@@ -12,6 +12,7 @@ import shutil
 import signal
 import struct
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -104,7 +105,8 @@ def make_image(filesystem: Filesystem, image: Path) -> None:
 
 
 def copy_image(image: Path, target: Path) -> None:
-    """Holes stay holes, and so become stretches of zeros."""
+    """Holes stay holes, and so become stretches of zeros. A new file: a loop device may still have the old one."""
+    target.unlink(missing_ok=True)
     run("cp", "--sparse=always", image, target)
 
 
@@ -115,9 +117,29 @@ def mounted(filesystem: Filesystem, image: Path, folder: Path) -> Iterator[Path]
     try:
         yield folder
     finally:
-        run("umount", folder)
+        unmount(folder)
         if filesystem.name == "btrfs":
             forget_devices()
+
+
+def unmount(folder: Path) -> None:
+    """Waits for who still has it: a loop device is given back late where another process looks at all of them."""
+    end = time.monotonic() + 90
+    while still_used(folder):
+        if time.monotonic() > end:
+            raise OSError(f"umount: {folder} stays busy")
+        time.sleep(0.02)
+
+
+def still_used(folder: Path) -> bool:
+    """Unmounts it, or says that somebody uses it."""
+    try:
+        run("umount", folder)
+    except OSError as error:
+        if "busy" not in str(error):
+            raise
+        return True
+    return False
 
 
 def options_of(folder: Path) -> str:

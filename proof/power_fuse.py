@@ -20,7 +20,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from power_disk import call, end_with_parent, run
+from power_disk import call, end_with_parent, unmount
 
 LOOKUP, FORGET, GETATTR, SETATTR, OPEN, READ, WRITE, RELEASE, FSYNC = 1, 2, 3, 4, 14, 15, 16, 18, 20
 FLUSH, INIT, INTERRUPT, BATCH_FORGET = 25, 26, 36, 42
@@ -156,7 +156,7 @@ def remembering(image: Path, log: Path, folder: Path) -> Iterator[Path]:
     try:
         yield folder
     finally:
-        run("umount", folder)
+        unmount(folder)
         _, status = os.waitpid(server, 0)
     if status != 0:
         raise OSError("the server of the remembering disk failed")
