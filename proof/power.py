@@ -25,7 +25,18 @@ from pathlib import Path
 
 import record
 from power_cuts import Bench, Outcome, Worker
-from power_disk import FILESYSTEMS, Filesystem, UnusableError, end_with_parent, options_of, use_own_mounts, why_unusable
+from power_disk import (
+    FILESYSTEMS,
+    Filesystem,
+    UnusableError,
+    end_with_parent,
+    make_image,
+    mounted,
+    options_of,
+    use_own_mounts,
+    why_unusable,
+)
+from power_fuse import remembering
 
 SKIPPED = 77  # what the program ends with where no power can be cut
 PYTHONS = {"ours": record.ROOT / ".venv/bin/python", "peers": record.ROOT / ".venv-bench/bin/python"}
@@ -140,6 +151,23 @@ def usable(short: bool) -> list[Filesystem]:
         if reason:
             print(f"{name} is left out: {reason}")
     return [filesystem for filesystem in wanted if not reasons[filesystem.name]]
+
+
+def why_impossible(filesystems: list[Filesystem]) -> str | None:
+    """Tries what every cut needs: a mount namespace, a loop device, FUSE."""
+    if not filesystems:
+        return "no filesystem is left"
+    try:
+        use_own_mounts()
+        with tempfile.TemporaryDirectory() as name:
+            image, log, disk, folder = (Path(name, part) for part in ("image", "log", "disk", "folder"))
+            disk.mkdir()
+            folder.mkdir()
+            make_image(filesystems[0], image)
+            with remembering(image, log, disk), mounted(filesystems[0], disk / "disk", folder):
+                return None
+    except (UnusableError, OSError) as error:
+        return str(error)
 
 
 def line_about(done: Done) -> str:
@@ -285,15 +313,11 @@ def arguments() -> argparse.Namespace:
 def main() -> int:
     given = arguments()
     begin, commit = time.monotonic(), record.commit_now()
-    try:
-        with multiprocessing.Pool(1) as trial:
-            trial.apply(use_own_mounts)
-    except UnusableError as reason:
-        print(f"skipped: power can't be cut here: {reason}")
-        return SKIPPED
     filesystems = usable(given.short)
-    if not filesystems:
-        print("skipped: power can't be cut here: no filesystem is left")
+    with multiprocessing.Pool(1) as trial:
+        reason = trial.apply(why_impossible, (filesystems,))
+    if reason:
+        print(f"skipped: power can't be cut here: {reason}")
         return SKIPPED
     if not given.short and not PYTHONS["peers"].exists():
         print("peers are left out: `scripts/setup.sh bench` makes the environment that has them")
