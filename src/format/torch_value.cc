@@ -31,17 +31,14 @@ class Resolver {
     if (node.kind == Kind::kOldString) {
       throw_unsupported(path_, "{}: a string of Python 2 is not valid UTF-8", graph_.place(id_));
     }
-    value_.text = node.text;
-    if (node.kind == Kind::kFloat) {
-      value_.number = node.number();
-    } else {
-      value_.integer = node.integer;
-    }
+    value_.text = node.text();
+    if (node.kind == Kind::kFloat) value_.number = node.number();
+    if (node.kind == Kind::kInteger || node.kind == Kind::kBool) value_.integer = node.integer;
     value_.kind = kind_of(node.kind);
     if (node.kind == Kind::kCall) {
       resolve_call();
     } else if (node.kind == Kind::kGlobal) {
-      resolve_global(node.text);
+      resolve_global(node.text());
     } else if (is_container(node.kind)) {
       value_.items.assign(graph_.items(id_).begin(), graph_.items(id_).end());
       value_.entries.assign(graph_.entries(id_).begin(), graph_.entries(id_).end());

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import stat
 from contextlib import suppress
 from typing import Any
 
@@ -20,13 +21,22 @@ def save_torch_file(state: dict[str, Any], path: str) -> None:
             torch.save(state, file)
             file.flush()
             with suppress(FileNotFoundError):
-                os.fchmod(descriptor, os.stat(path).st_mode & 0o777)  # of the file that is replaced
+                _take_mode(descriptor, os.lstat(path))
             os.fsync(descriptor)
         os.replace(temporary, path)
     except BaseException:
         os.unlink(temporary)
         raise
     _sync_folder(folder)
+
+
+def _take_mode(descriptor: int, old: os.stat_result) -> None:
+    """Of the file that is replaced; of somebody else's no more than the umask leaves."""
+    if not stat.S_ISREG(old.st_mode):
+        return
+    ours = os.fstat(descriptor)
+    mode = old.st_mode & 0o777
+    os.fchmod(descriptor, mode if old.st_uid == ours.st_uid else mode & ours.st_mode)
 
 
 def _sync_folder(folder: str) -> None:

@@ -6,10 +6,10 @@
 #include <optional>
 #include <span>
 #include <string_view>
-#include <unordered_map>
 #include <vector>
 
 #include "api/files/unpacked.h"
+#include "base/name_hash.h"
 #include "format/detect.h"
 #include "io/file.h"
 #include "penstock/reader.h"
@@ -53,7 +53,7 @@ struct Reader::State {
  private:
   // Built when the first name is looked up: many loads never ask.
   mutable std::once_flag indexed_;
-  mutable std::unordered_map<std::string_view, std::size_t> index_;
+  mutable NameMap<std::size_t> index_;
 };
 
 using LayoutParser = Layout (*)(const ByteSource&);

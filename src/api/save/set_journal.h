@@ -42,6 +42,7 @@ class SetJournal {
  private:
   UniqueFd open_journal();
   void lock();
+  bool is_trusted() const;
   bool recover();
   std::string read_text() const;
   void keep_used(std::vector<SetEntry>& dead) const;
