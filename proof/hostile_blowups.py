@@ -73,13 +73,16 @@ def pickles(folder: Path) -> Iterator[Case]:
     yield case("5 MB of duplicates of a list", b"](" + b"]" + b"2" * 5_000_000 + b"e")
     yield case("3 MB of marks", b"(" * 3_000_000)
     yield case("4 MB of calls", b"](" + p.ORDERED_DICT[:-2] + b"q\x00" + b"h\x00)R" * 1_000_000 + b"e")
-    yield case("4 MB of objects of one class", b"](" + p.name("a" * 900, "B") + b"q\x00" + b"h\x00)\x81" * 1_000_000 + b"e")
+    yield case(
+        "4 MB of objects of one class", b"](" + p.name("a" * 900, "B") + b"q\x00" + b"h\x00)\x81" * 1_000_000 + b"e"
+    )
     yield case("tensors that share a long shape", b"](" + p.name("torch._utils", "_rebuild_tensor_v2") + b"q\x000"
                + p.group(weights, b"K\x00", p.numbers(*[1] * 64), p.numbers(*[1] * 64), b"\x89", p.ORDERED_DICT)
                + b"q\x010" + b"h\x00h\x01R" * scale + b"e")  # fmt: skip
     yield case("25 MB of views", b"](" + b"".join((view, b"q\x05")) + b"".join(
         p.tensor(weights, i % 6, (1,), (1,)) for i in range(120_000)) + b"e")  # fmt: skip
-    yield case("storages of one long key", b"](" + p.text("storage") + b"q\x000" + p.name("torch", "FloatStorage") + b"q\x010"
+    yield case("storages of one long key", b"](" + p.text("storage") + b"q\x000"
+               + p.name("torch", "FloatStorage") + b"q\x010"
                + p.text("k" * scale) + b"q\x020" + b"(h\x00h\x01h\x02h\x02K\x06tQ" * 50_000 + b"e")  # fmt: skip
     yield case("storages of one long location", b"](" + p.text("storage") + b"q\x000" + p.name("torch", "FloatStorage")
                + b"q\x010" + p.text("k" * scale) + b"q\x020"
@@ -95,7 +98,9 @@ def pickles(folder: Path) -> Iterator[Case]:
     yield case("300 long keys in each other", nested)
     integers = [b"\x8a\x0a" + (7 + i * ONE_HASH).to_bytes(10, "little", signed=True) for i in range(20_000)]
     yield case("20,000 integers of one hash", b"}(" + b"".join(each + b"N" for each in integers) + b"u")
-    yield case("20,000 integers of one hash, in a set", p.name("builtins", "set") + b"](" + b"".join(integers) + b"e\x85R")
+    yield case(
+        "20,000 integers of one hash, in a set", p.name("builtins", "set") + b"](" + b"".join(integers) + b"e\x85R"
+    )
     yield case("20,000 integers of one hash, in tuples", b"}(" + b"".join(each + b"\x85N" for each in integers) + b"u")
     yield case("20,000 integers of one hash, one by one", b"}" + b"".join(each + b"Ns" for each in integers))
     floats = [b"G" + struct.pack(">d", float(2**61) * 2.0 ** (61 * (i % 15)) * (1 + i // 15)) for i in range(20_000)]
@@ -130,8 +135,8 @@ def headers(folder: Path) -> Iterator[Case]:
 
     text = "{" + ",".join(f'"{name}":{empty}' for name in names) + "}"
     yield case("50,000 tensors of one hash", safetensors_bytes(text.encode(), b""))
-    yield case("50,000 tensors of one hash, one twice", safetensors_bytes(f'{text[:-1]},"{names[7]}":{empty}}}'.encode(), b""),
-               sound=False)  # fmt: skip
+    twice = f'{text[:-1]},"{names[7]}":{empty}}}'
+    yield case("50,000 tensors of one hash, one twice", safetensors_bytes(twice.encode(), b""), sound=False)
     text = "{" + ",".join(f'"{i}":{empty}' for i in range(100_000)) + "}"
     yield case("100,000 empty tensors", safetensors_bytes(text.encode(), b""))
     record = '{"dtype":"U8","shape":[1],"data_offsets":[0,1]}'
@@ -143,11 +148,16 @@ def headers(folder: Path) -> Iterator[Case]:
     shape = "1," * 1_000_000 + "1"
     yield case("a tensor of a million dimensions", safetensors_bytes(
         f'{{"x":{{"dtype":"U8","shape":[{shape}],"data_offsets":[0,1]}}}}'.encode(), b"x"))  # fmt: skip
-    footer = {"format": "flashpack_v4", "macroblocks": [{"dtype": "uint8", "offset_bytes": 0, "length_bytes": 0, "length_elems": 0}]}
+    footer = {
+        "format": "flashpack_v4",
+        "macroblocks": [{"dtype": "uint8", "offset_bytes": 0, "length_bytes": 0, "length_elems": 0}],
+    }
     index = [{"name": name, "shape": [0], "offset": 0, "length": 0, "macroblock": 0} for name in names]
     yield case("50,000 tensors of one hash", flashpack_bytes({**footer, "index": index}, b""), "flashpack")
     blocks = footer["macroblocks"] * 100_000
-    yield case("100,000 blocks of nothing", flashpack_bytes({**footer, "macroblocks": blocks, "index": []}, b""), "flashpack")
+    yield case(
+        "100,000 blocks of nothing", flashpack_bytes({**footer, "macroblocks": blocks, "index": []}, b""), "flashpack"
+    )
 
 
 def directories(folder: Path) -> Iterator[Case]:
@@ -163,7 +173,10 @@ def directories(folder: Path) -> Iterator[Case]:
 
     yield Case("an index of 50,000 names of one hash",
                make("hash", {INDEX: {"weight_map": dict.fromkeys(names, "x.safetensors")}}))  # fmt: skip
-    yield Case("an index of 50,000 shards", make("shards", {INDEX: {"weight_map": {n: f"{i}.st" for i, n in enumerate(names)}}}))
+    yield Case(
+        "an index of 50,000 shards",
+        make("shards", {INDEX: {"weight_map": {n: f"{i}.st" for i, n in enumerate(names)}}}),
+    )
     two = make("two", {})
     empty = '{"dtype":"U8","shape":[0],"data_offsets":[0,0]}'
     for number, part in enumerate((names[:25_000], names[25_000:])):
@@ -171,21 +184,30 @@ def directories(folder: Path) -> Iterator[Case]:
         (two / f"{number}.safetensors").write_bytes(safetensors_bytes(text.encode(), b""))
     yield Case("two shards of 25,000 tensors of one hash", two, sound=True)
     chunk = [{"file": 0, "offsets": [0, i], "shape": [1, 1]} for i in range(15_000)]
-    wide = {"dtype": "F32", "shape": [1 << 20, 15_000], "chunks": [{**c, "shape": [1 << 6, 1], "offsets": [i, 0]} for i, c in enumerate(chunk)]}
+    wide = {
+        "dtype": "F32",
+        "shape": [1 << 20, 15_000],
+        "chunks": [{**c, "shape": [1 << 6, 1], "offsets": [i, 0]} for i, c in enumerate(chunk)],
+    }
     whole = {"format": "penstock.dcp", "version": 1, "files": ["x.safetensors"], "objects": {}}
     yield Case("15,000 chunks side by side", make("chunks", {"dcp.json": {**whole, "tensors": {"x": wide}}}))
     many = {"dtype": "F32", "shape": [2] * 100_000, "chunks": []}
     yield Case("a tensor of 100,000 dimensions", make("dimensions", {"dcp.json": {**whole, "tensors": {"x": many}}}))
     state = b"".join(p.text(f"k{i}") + b"N" for i in range(20_000))
     index = p.name(METADATA, "MetadataIndex") + b")\x81}(" + state + p.text("fqn") + p.text("x") + b"ubq\x000"
-    body = p.name(METADATA, "Metadata") + b")\x81}(" + p.text("storage_data") + b"}(" + index.replace(b"q\x000", b"q\x00N")
+    body = (
+        p.name(METADATA, "Metadata") + b")\x81}(" + p.text("storage_data") + b"}(" + index.replace(b"q\x000", b"q\x00N")
+    )
     body += b"h\x00N" * 100_000 + b"u" + p.text("state_dict_metadata") + b"}ub"
     yield Case("100,000 entries of one large object", make("metadata", {".metadata": p.whole(body)}))
     name = p.text("x" * 200_000) + b"q\x010"
     entry = p.name(METADATA, "MetadataIndex") + b")\x81}(" + p.text("fqn") + b"h\x01" + p.text("offset")
     places = b"".join(entry + p.name("torch", "Size") + p.numbers(i) + b"\x85RubN" for i in range(10_000))
     body = name + p.name(METADATA, "Metadata") + b")\x81}(" + p.text("storage_data") + b"}(" + places + b"u"
-    yield Case("10,000 chunks of one long name", make("long", {".metadata": p.whole(body + p.text("state_dict_metadata") + b"}ub")}))
+    yield Case(
+        "10,000 chunks of one long name",
+        make("long", {".metadata": p.whole(body + p.text("state_dict_metadata") + b"}ub")}),
+    )
     appear = b"".join(b"appear %d 1 13 x.safetensors\n" % i for i in range(100_000))
     journal = make("journal", {".x.safetensors.saving": b"penstock set 1\nindex 1 1 1 x\n" + appear + b"end\n"})
     for i in range(300):

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "python"))
 
-import torch_pickles as pickles  # noqa: E402, F401  the opcodes that torch's files are made of
+import torch_pickles as pickles  # noqa: F401  the opcodes that torch's files are made of
 
 
 class Case(NamedTuple):

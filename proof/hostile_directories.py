@@ -59,7 +59,10 @@ def indexes(folder: Path) -> Iterator[Case]:
     make = Maker(folder)
     for name in ELSEWHERE:
         yield Case(f"an index that names {name[:40]!r}", make({INDEX: {"weight_map": {"x": name}}}))
-        yield Case(f"an index with a second shard {name[:40]!r}", make({INDEX: {"weight_map": {"x": "x.safetensors", "y": name}}}))
+        yield Case(
+            f"an index with a second shard {name[:40]!r}",
+            make({INDEX: {"weight_map": {"x": "x.safetensors", "y": name}}}),
+        )
     deep = 100_000
     texts: dict[str, Any] = {
         "nothing": "",
@@ -130,7 +133,8 @@ def chunks(folder: Path) -> Iterator[Case]:
         **{f"{name} by {way}": body for name in ("os.system", "builtins.eval", "pathlib.Path", "torch.load")
            for way, body in calls(*GADGETS[name]).items()},
         "a state for a class": CLASS + b"N}" + p.text("__init__") + p.text("x") + b"s\x86b",
-        "a state for pathlib": p.name("pathlib", "PosixPath") + b"N}" + p.text("open") + p.name("torch", "Size") + b"s\x86b",
+        "a state for pathlib": p.name("pathlib", "PosixPath") + b"N}" + p.text("open") + p.name("torch", "Size")
+        + b"s\x86b",
         "a memo entry of 2^32 - 2": b"Nr\xfe\xff\xff\xff",
         "tuples 100,000 deep": b"N" + b"\x85" * 100_000,
         "a long of 2 GB": b"\x8b\xff\xff\xff\x7f",
@@ -169,11 +173,13 @@ def torch_metadata(file: str) -> bytes:
     filesystem = "torch.distributed.checkpoint.filesystem"
     info = make("_StorageInfo", filesystem, relative_path=p.text(file), offset=b"K\x00", length=b"K\x64")
     entries = b"}" + p.text("x") + tensor + b"s"
-    return p.whole(make("Metadata", state_dict_metadata=entries, planner_data=b"N", storage_data=b"}" + index + info + b"s"))
+    return p.whole(
+        make("Metadata", state_dict_metadata=entries, planner_data=b"N", storage_data=b"}" + index + info + b"s")
+    )
 
 
 def links(folder: Path) -> Iterator[Case]:
-    """Links are followed, as the cache of Hugging Face is made of them: what they lead to must be weights all the same."""
+    """Links are followed, for caches are made of them: what they lead to must be weights all the same."""
     make = Maker(folder)
     for title, target in {
         "a link to /etc/passwd": "/etc/passwd",
@@ -246,7 +252,9 @@ def journals(folder: Path) -> Iterator[Case]:
         "another version": b"penstock set 9\n" + b"x" * 100,
     }
     for title, text in texts.items():
-        yield Case(f"a journal: {title}", make({".x.safetensors.saving": text, ".model.safetensors.saving": text}), sound=True)
+        yield Case(
+            f"a journal: {title}", make({".x.safetensors.saving": text, ".model.safetensors.saving": text}), sound=True
+        )
     crc = zlib.crc32(b"")
     names = {"a temporary of another": f".x.safetensors.{crc:016x}.tmp", "a name of escapes": "\x1b[2J.safetensors"}
     for title, name in names.items():

@@ -43,7 +43,9 @@ def safetensors(folder: Path) -> Iterator[Case]:
         "a name of a million letters": safetensors_bytes({"x" * 1_000_000: record(shape=[3])}),
         "a dtype of a million letters": safetensors_bytes({"x": record(dtype="F" * 1_000_000)}),
         "a key of a million letters": safetensors_bytes({"x": {**GOOD_RECORD, "k" * 1_000_000: 1}}),
-        "a number of a million digits": of_tensor('{"dtype":"F32","shape":[' + "9" * 1_000_000 + '],"data_offsets":[0,8]}'),
+        "a number of a million digits": of_tensor(
+            '{"dtype":"F32","shape":[' + "9" * 1_000_000 + '],"data_offsets":[0,8]}'
+        ),
         "a million dimensions": of_tensor('{"dtype":"F32","shape":[' + "1," * 1_000_000 + '1],"data_offsets":[0,8]}'),
         "a million dimensions of 2^63 - 1": of_tensor(
             '{"dtype":"F32","shape":[' + "9223372036854775807," * 100_000 + '0],"data_offsets":[0,8]}'
@@ -68,7 +70,9 @@ def safetensors(folder: Path) -> Iterator[Case]:
         "a byte-order mark": safetensors_bytes(b"\xef\xbb\xbf{}", b""),
         "UTF-16": safetensors_bytes('{"x":1}'.encode("utf-16")),
         "bytes that are not UTF-8": safetensors_bytes(b'{"\xc0\xaf":1}'),
-        "an empty tensor of 2^62 rows": safetensors_bytes({"x": record(shape=[2**62, 2**62], data_offsets=[0, 0])}, b""),
+        "an empty tensor of 2^62 rows": safetensors_bytes(
+            {"x": record(shape=[2**62, 2**62], data_offsets=[0, 0])}, b""
+        ),
         "tensors that overlap": safetensors_bytes({"x": record(), "y": record(data_offsets=[4, 12])}, bytes(12)),
         "tensors over the same bytes": safetensors_bytes({"x": record(), "y": record()}),
         "a tensor over the header": safetensors_bytes({"x": record(data_offsets=[2**64 - 8, 2**64 - 1])}),
@@ -176,7 +180,7 @@ def seals(folder: Path) -> Iterator[Case]:
     for title, metadata in {
         "too few": {"penstock.crc32c": "00"},
         "no digits": {"penstock.crc32c": "x" * 8},
-        "wrong": {"penstock.crc32c": "%08x" % zlib.crc32(b"x")},
+        "wrong": {"penstock.crc32c": f"{zlib.crc32(b'x'):08x}"},
     }.items():
         path = folder / f"checksums-{title.replace(' ', '-')}.safetensors"
         path.write_bytes(safetensors_bytes({"__metadata__": metadata, "x": GOOD_RECORD}))

@@ -149,7 +149,9 @@ def in_other_places(folder: Path) -> Iterator[Case]:
                 info.size = len(data)
                 archive.addfile(info, io.BytesIO(data))
         yield Case(f"torch's tar format, gadget in {name} (CVE-2025-32434)", path)
-    for number, start in enumerate((b"\x80\x02", b"\x80\x04\x95" + struct.pack("<Q", 20), b"\x80\x05", b"\x80\x00", b"")):
+    for number, start in enumerate(
+        (b"\x80\x02", b"\x80\x04\x95" + struct.pack("<Q", 20), b"\x80\x05", b"\x80\x00", b"")
+    ):
         path = folder / f"bare-{number}.pkl"
         path.write_bytes(start + gadget[2:])
         yield Case(f"a bare pickle that starts with {start[:2].hex() or 'nothing'}", path)
@@ -315,8 +317,7 @@ def tensors(folder: Path) -> Iterator[Case]:
         "a tensor of an array of objects": call(
             "_rebuild_device_tensor_from_numpy", p.text("x"), p.name("torch", "float32"), p.text("cpu"), b"\x89"
         ),
-        "a tensor that is made of itself": b"]q\x000"
-        + call("_rebuild_parameter", b"h\x00", b"\x88", p.ORDERED_DICT),
+        "a tensor that is made of itself": b"]q\x000" + call("_rebuild_parameter", b"h\x00", b"\x88", p.ORDERED_DICT),
         "a tensor with hooks": call(
             "_rebuild_tensor_v2",
             floats,

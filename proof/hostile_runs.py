@@ -67,10 +67,11 @@ def actions(path: Path, target: Path) -> dict[str, Callable[[], object]]:
 
 # What nobody does who only reads data. Opening is told by the watch on the directory outside.
 FORBIDDEN = (
-    "exec", "compile", "import", "code.", "function.", "marshal.", "pickle.", "os.system", "os.exec", "os.fork", "os.posix",
-    "os.spawn", "os.remove", "os.rename", "os.rmdir", "os.mkdir", "os.link", "os.symlink", "os.chmod", "os.chown", "os.truncate",
-    "os.kill", "os.putenv", "os.startfile", "subprocess.", "pty.", "ctypes.", "socket.", "shutil.", "urllib.", "webbrowser.",
-    "builtins.input", "builtins.breakpoint", "cpython.", "setopencodehook", "sys.", "tempfile.", "glob.", "http.", "ftplib.",
+    "exec", "compile", "import", "code.", "function.", "marshal.", "pickle.", "os.system", "os.exec", "os.fork",
+    "os.posix", "os.spawn", "os.remove", "os.rename", "os.rmdir", "os.mkdir", "os.link", "os.symlink", "os.chmod",
+    "os.chown", "os.truncate", "os.kill", "os.putenv", "os.startfile", "subprocess.", "pty.", "ctypes.", "socket.",
+    "shutil.", "urllib.", "webbrowser.", "builtins.input", "builtins.breakpoint", "cpython.", "setopencodehook", "sys.",
+    "tempfile.", "glob.", "http.", "ftplib.",
 )  # fmt: skip
 HARMLESS = ("sys.unraisablehook", "sys._getframe", "sys._current_frames")
 
@@ -78,7 +79,9 @@ HARMLESS = ("sys.unraisablehook", "sys._getframe", "sys._current_frames")
 class Watch:
     """Who opens, changes or adds a file in a directory, by any means."""
 
-    _EVENTS = 0x20 | 0x2 | 0x100 | 0x200 | 0x40 | 0x80 | 0x1 | 0x4  # opened, changed, made, removed, moved, read, of mode
+    _EVENTS = (
+        0x20 | 0x2 | 0x100 | 0x200 | 0x40 | 0x80 | 0x1 | 0x4
+    )  # opened, changed, made, removed, moved, read, of mode
 
     def __init__(self, directory: Path) -> None:
         libc = ctypes.CDLL(None, use_errno=True)
@@ -186,7 +189,8 @@ import json, os, subprocess, sys, tempfile
 for line in sys.stdin:
     given = json.loads(line)
     with tempfile.TemporaryFile() as out:
-        process = subprocess.Popen(given["command"], stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=given["environment"])
+        streams = {"stdin": subprocess.DEVNULL, "stdout": out, "stderr": out}
+        process = subprocess.Popen(given["command"], env=given["environment"], **streams)
         try:
             _, code, usage = os.wait4(process.pid, 0)
         except KeyboardInterrupt:
@@ -194,8 +198,8 @@ for line in sys.stdin:
             raise
         out.seek(0)
         text = out.read(1 << 24).decode(errors="backslashreplace")
-    answer = {"code": os.waitstatus_to_exitcode(code), "cpu": usage.ru_utime + usage.ru_stime, "rss": usage.ru_maxrss, "text": text}
-    print(json.dumps(answer), flush=True)
+    answer = {"code": os.waitstatus_to_exitcode(code), "cpu": usage.ru_utime + usage.ru_stime}
+    print(json.dumps({**answer, "rss": usage.ru_maxrss, "text": text}), flush=True)
 """
 
 
@@ -206,7 +210,11 @@ class Command:
         self._program = program
         environment = {"PATH": "/usr/bin:/bin"}
         self._process = subprocess.Popen(
-            [sys.executable, "-S", "-E", "-c", LAUNCHER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+            [sys.executable, "-S", "-E", "-c", LAUNCHER],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment,
         )
         self._base = {"cpu": 0.0, "rss": 0}
         self._base = min((self._run(["ls", str(good)]) for _ in range(3)), key=lambda each: each["cpu"])
@@ -267,14 +275,18 @@ def warm_up(folder: Path) -> Path:
     }
     torch.save(rich, folder / "rich.pt")
     (folder / "set").mkdir()
-    penstock.save({"x": torch.arange(99.0), "y": torch.arange(99.0)}, folder / "set" / "m.safetensors", max_shard_size=400)
-    torch.distributed.checkpoint.save(tensors, checkpoint_id=folder / "torch", no_dist=True)
-    torch.distributed.checkpoint.save(
-        tensors, storage_writer=penstock.dcp.StorageWriter(folder / "dcp"), no_dist=True
+    penstock.save(
+        {"x": torch.arange(99.0), "y": torch.arange(99.0)}, folder / "set" / "m.safetensors", max_shard_size=400
     )
+    torch.distributed.checkpoint.save(tensors, checkpoint_id=folder / "torch", no_dist=True)
+    torch.distributed.checkpoint.save(tensors, storage_writer=penstock.dcp.StorageWriter(folder / "dcp"), no_dist=True)
     bad = folder / "bad.pt"
     bad.write_bytes(b"x")
-    paths = [*(folder / f"good.{suffix}" for suffix in suffixes), folder / "rich.pt", *map(folder.joinpath, ("set", "torch", "dcp"))]
+    paths = [
+        *(folder / f"good.{suffix}" for suffix in suffixes),
+        folder / "rich.pt",
+        *map(folder.joinpath, ("set", "torch", "dcp")),
+    ]
     for number, path in enumerate([*paths, bad, folder / "nothing"]):
         for action in actions(path, folder / f"{number}.safetensors").values():
             judge(action)

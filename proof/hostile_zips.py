@@ -41,7 +41,9 @@ class Entry:
         return squeeze.compress(self.data) + squeeze.flush()
 
 
-def zip_bytes(entries: list[Entry], before: bytes = b"", comment: bytes = b"", behind: bytes = b"", **end: Any) -> bytes:
+def zip_bytes(
+    entries: list[Entry], before: bytes = b"", comment: bytes = b"", behind: bytes = b"", **end: Any
+) -> bytes:
     body = before
     directory = b""
     for entry in entries:
@@ -56,7 +58,9 @@ def zip_bytes(entries: list[Entry], before: bytes = b"", comment: bytes = b"", b
         directory += struct.pack("<HHHII", 0, 0, 0, 0, f.get("offset", at)) + f["name"] + entry.extra
     truth = {"count": len(entries), "nbytes": len(directory), "offset": len(body), **end}
     tail = (truth["count"], truth["count"], truth["nbytes"], truth["offset"], len(comment))
-    return body + directory + end.get("zip64", b"") + struct.pack("<IHHHHIIH", 0x06054B50, 0, 0, *tail) + comment + behind
+    return (
+        body + directory + end.get("zip64", b"") + struct.pack("<IHHHHIIH", 0x06054B50, 0, 0, *tail) + comment + behind
+    )
 
 
 def zip64_end(count: int, nbytes: int, offset: int, at: int) -> bytes:
@@ -112,7 +116,12 @@ def zips(folder: Path) -> Iterator[Case]:
         "an extra field that is cut off": zip_bytes(changed(1, extra=b"\x01\x00\xff\xff")),
         "two zip64 fields": zip_bytes(changed(1, extra=struct.pack("<HHQHHQ", 1, 8, 24, 1, 8, 12))),
         "a zip64 field that says 2^63": zip_bytes(
-            changed(1, extra=struct.pack("<HHQQ", 1, 16, 2**63, 2**63), central={"nbytes": 2**32 - 1}, local={"nbytes": 2**32 - 1})
+            changed(
+                1,
+                extra=struct.pack("<HHQQ", 1, 16, 2**63, 2**63),
+                central={"nbytes": 2**32 - 1},
+                local={"nbytes": 2**32 - 1},
+            )
         ),
         "a zip64 end that is not there": zip_bytes(good(), count=65535, nbytes=2**32 - 1, offset=2**32 - 1),
         "a zip64 end of 2^64 records": zip_bytes(good(), zip64=zip64_end(2**64 - 1, 2**64 - 1, 2**64 - 1, 0)),
@@ -128,14 +137,16 @@ def zips(folder: Path) -> Iterator[Case]:
         "bzip2": zip_bytes(changed(1, method=12)),
         "a big-endian machine": zip_bytes([*good(), Entry("m/byteorder", b"big")]),
         "a byte order of a megabyte": zip_bytes([*good(), Entry("m/byteorder", b"little" * 200_000)]),
-        "a TorchScript archive": zip_bytes([*good(), Entry("m/constants.pkl", GADGET), Entry("m/code/x.py", b"import os")]),
+        "a TorchScript archive": zip_bytes(
+            [*good(), Entry("m/constants.pkl", GADGET), Entry("m/code/x.py", b"import os")]
+        ),
         "a Python program that is a zip": zip_bytes([Entry("__main__.py", b"import os")]),
         "a Keras archive": zip_bytes([Entry("config.json", b"{}"), Entry("model.weights.h5", b"x")]),
     }
     for number, (title, data) in enumerate(files.items()):
         path = folder / f"{number}.pt"
         path.write_bytes(data)
-        yield Case(title, path, sound=title in ("a TorchScript archive",))
+        yield Case(title, path, sound=title in ("a TorchScript archive", "a folder called ..", "a name of escapes"))
 
 
 def bombs(folder: Path) -> Iterator[Case]:
@@ -147,7 +158,9 @@ def bombs(folder: Path) -> Iterator[Case]:
         "a pickle of one text, 64 MiB in 64 KiB": [
             Entry("m/data.pkl", b"\x80\x02X" + struct.pack("<I", len(zeros)) + zeros + b".", method=8)
         ],
-        "a pickle whose checksum is another's": [Entry("m/data.pkl", WEIGHTS, method=8, local={"crc": 7}, central={"crc": 7})],
+        "a pickle whose checksum is another's": [
+            Entry("m/data.pkl", WEIGHTS, method=8, local={"crc": 7}, central={"crc": 7})
+        ],
         "deflate that never ends": [Entry("m/data.pkl", WEIGHTS), Entry("m/data/0", b"\0" * 24, method=8, behind=b"x")],
         "deflate of more than it says": [
             Entry("m/data.pkl", WEIGHTS),
@@ -167,7 +180,11 @@ def bombs(folder: Path) -> Iterator[Case]:
     for number, (title, entries) in enumerate(files.items()):
         path = folder / f"{number}.pt"
         path.write_bytes(zip_bytes(entries))
-        yield Case(title, path, sound=title in ("20,000 records", "deflate of more than it says", "deflate of less than it says"))
+        yield Case(
+            title,
+            path,
+            sound=title in ("20,000 records", "deflate of more than it says", "deflate of less than it says"),
+        )
 
 
 def polyglots(folder: Path) -> Iterator[Case]:

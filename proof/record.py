@@ -1,6 +1,6 @@
 """What a proof has counted: a table in records/NAME.json, from which docs/reliability.md has its tables.
 
-    write(Record("crash-kills", "Kills", ["save", "kills", "lost"], [["one file", 812, 0]], seconds=73.0))
+write(Record("crash-kills", "Kills", ["save", "kills", "lost"], [["one file", 812, 0]], seconds=73.0))
 """
 
 from __future__ import annotations

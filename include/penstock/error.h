@@ -30,11 +30,10 @@ enum class ErrorKind {
   kUnsupported,        // valid, but not something this build or system can do
 };
 
-// The message is one line: what a terminal would obey (names of files may hold it) stands in it as \x1b and the like.
 class Error : public std::runtime_error {
  public:
   Error(ErrorKind kind, const std::string& message, int error_number = 0)
-      : std::runtime_error(printable(message)), kind_(kind), error_number_(error_number) {}
+      : std::runtime_error(message), kind_(kind), error_number_(error_number) {}
 
   ErrorKind kind() const noexcept { return kind_; }
 
@@ -42,8 +41,6 @@ class Error : public std::runtime_error {
   int error_number() const noexcept { return error_number_; }
 
  private:
-  static std::string printable(const std::string& message);
-
   ErrorKind kind_;
   int error_number_;
 };

@@ -1,6 +1,5 @@
 #include "base/error.h"
 
-#include <algorithm>
 #include <cerrno>
 #include <system_error>
 
@@ -30,23 +29,6 @@ std::size_t utf8_length(std::string_view text, std::size_t i) noexcept {
 }
 
 }  // namespace
-
-std::string Error::printable(const std::string& message) {
-  const auto obeyed = [](char character) {
-    const auto byte = static_cast<unsigned char>(character);
-    return byte < 0x20 || byte == 0x7F;
-  };
-  if (std::none_of(message.begin(), message.end(), obeyed)) return message;
-  std::string text;
-  for (const char character : message) {
-    if (obeyed(character)) {
-      text += fmt::format("\\x{:02x}", static_cast<unsigned char>(character));
-    } else {
-      text += character;
-    }
-  }
-  return text;
-}
 
 std::string errno_text(int error_number) {
   return std::generic_category().message(error_number);

@@ -241,7 +241,8 @@ class _Decoder:
         if "paths" not in self._document:
             return None
         paths = {
-            name: tuple(_checked(path, list, f"the path of {shown(name)}")) for name, path in self._part("paths").items()
+            name: tuple(_checked(path, list, f"the path of {shown(name)}"))
+            for name, path in self._part("paths").items()
         }
         for name, path in paths.items():
             if not path or not _is_path(path):

@@ -34,7 +34,10 @@ _OF_FILESYSTEM = "torch.distributed.checkpoint.filesystem."
 _OF_SHARDS = "torch.distributed._shard.sharded_tensor.metadata."
 # What a metadata of torch's is made of: records of plain data. Nothing else is made, whatever the pickle names.
 _RECORDS: dict[str, Any] = {
-    **{_OF_TORCH + kind.__name__: kind for kind in (BytesStorageMetadata, ChunkStorageMetadata, Metadata, MetadataIndex)},
+    **{
+        _OF_TORCH + kind.__name__: kind
+        for kind in (BytesStorageMetadata, ChunkStorageMetadata, Metadata, MetadataIndex)
+    },
     **{_OF_TORCH + kind.__name__: kind for kind in (StorageMeta, TensorProperties, TensorStorageMetadata)},
     **{_OF_FILESYSTEM + name: getattr(filesystem, name) for name in ("_StorageInfo", "_StoragePrefix")},
     _OF_SHARDS + "TensorProperties": sharded.TensorProperties,
@@ -96,7 +99,7 @@ class _Maker:
 
 
 def read_torch(directory: Path) -> tuple[Metadata, Locations]:
-    """What torch's FileSystemWriter wrote. Its pickle is read as data, of which the records of torch's metadata are made."""
+    """What torch's FileSystemWriter wrote: a pickle, read as data, of which torch's records are made."""
     path = directory / TORCH_METADATA
     try:
         metadata = _Maker().make(read_bare_pickle(read_small_file(path, _LARGEST)))
