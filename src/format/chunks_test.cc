@@ -187,7 +187,9 @@ TEST(TorchChunks, an_object_that_is_looked_into_again_and_again_is_refused) {
   const auto class_of = [](const std::string& name) {
     return "ctorch.distributed.checkpoint.metadata\n" + name + "\n)\x81";
   };
-  const auto text_of = [](const std::string& text) { return "X" + test::little<std::uint32_t>(text.size()) + text; };
+  const auto text_of = [](const std::string& text) {
+    return "X" + test::little(static_cast<std::uint32_t>(text.size())) + text;
+  };
   std::string large = class_of("MetadataIndex") + "}(";
   for (int i = 0; i < 5000; ++i) large += text_of(std::to_string(i)) + "N";
   large += text_of("fqn") + text_of("x") + "ub";

@@ -27,7 +27,9 @@ constexpr std::size_t kStepsPerByte = 16;
 class MetadataReader {
  public:
   MetadataReader(const Graph& graph, std::string_view path)
-      : graph_(graph), path_(path), steps_left_(kFreeSteps + kStepsPerByte * static_cast<std::size_t>(graph.consumed)) {}
+      : graph_(graph),
+        path_(path),
+        steps_left_(kFreeSteps + kStepsPerByte * static_cast<std::size_t>(graph.consumed)) {}
 
   ChunkedCheckpoint read() {
     if (!is_a(graph_.root, "Metadata")) fail("is no metadata of torch's");

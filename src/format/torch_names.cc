@@ -177,7 +177,7 @@ class Namer {
   std::size_t name_bytes_ = 0;
   unsigned opaque_depth_ = 0;
   NameMap<std::size_t, std::string> in_objects_;  // paths of tensors in opaque values, and their numbers
-  std::unordered_set<NodeId> seen_;                          // opaque values that were visited
+  std::unordered_set<NodeId> seen_;               // opaque values that were visited
   Tree::Listing listing_;
 };
 

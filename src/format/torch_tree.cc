@@ -435,8 +435,8 @@ class TreeBuilder {
   const Graph& graph_;
   NodeId current_ = 0;
   std::uint64_t array_nbytes_ = 0;
-  std::size_t filled_ = 0;           // entries that dicts were made with
-  std::size_t dimensions_ = 0;       // of all shapes
+  std::size_t filled_ = 0;          // entries that dicts were made with
+  std::size_t dimensions_ = 0;      // of all shapes
   NameMap<std::uint32_t> numbers_;  // of storages, by key
 };
 

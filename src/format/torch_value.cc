@@ -282,6 +282,12 @@ class Resolver {
   TorchValue value_;
 };
 
+// An object of somebody's class, or the class.
+bool is_foreign(const Graph& graph, NodeId id) {
+  if (graph.kind(id) == Kind::kCall) id = graph.items(id)[0];
+  return graph.kind(id) == Kind::kGlobal && graph.node(id).foreign;
+}
+
 }  // namespace
 
 TorchValue resolve(const Tree& tree, pickle::NodeId id, OpaqueValues opaque, std::string_view path) {
@@ -294,6 +300,8 @@ TorchValue resolve(const Tree& tree, pickle::NodeId id, OpaqueValues opaque, std
   }
   const Kind kind = tree.graph().kind(id);
   const bool is_object = kind == Kind::kCall || kind == Kind::kGlobal || kind == Kind::kPersistent;
+  // A file may have a million of them: none is worth an exception.
+  if (is_foreign(tree.graph(), id)) return Resolver(tree, id, path).keep();
   try {
     return Resolver(tree, id, path).run();
   } catch (const Error& problem) {

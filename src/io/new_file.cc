@@ -162,8 +162,7 @@ void NewFile::take_mode_of(const std::string& name) {
   mode_t mode = old.st_mode & kPermissions;
   // Whoever may add files to the directory could have left one there that is open to all: ours isn't for that.
   if (old.st_uid != ours.st_uid) mode &= ours.st_mode;
-  if (::fchmod(fd(), mode) != 0)
-    throw_errno(target_, "cannot give the new file the old one's mode", errno);
+  if (::fchmod(fd(), mode) != 0) throw_errno(target_, "cannot give the new file the old one's mode", errno);
 }
 
 std::optional<DirectAlignment> NewFile::use_direct() {
