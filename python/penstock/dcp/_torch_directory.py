@@ -25,7 +25,7 @@ from .. import _core
 from .._opaque import Opaque
 from .._torch import DTYPES
 from ..errors import FormatError, UnsupportedError, UnsupportedFormatError
-from ._metadata import Key, Location, Locations, distinct, first_line, key_of, read_small_file
+from ._metadata import Key, Location, Locations, distinct, first_line, key_of, read_small_file, shown
 from ._names import TORCH_METADATA, is_plain_name
 from ._pickles import read_bare_pickle
 
@@ -123,7 +123,7 @@ def _location(index: Any, info: Any) -> Location:
     if getattr(info, "transform_descriptors", None):
         raise UnsupportedFormatError(f"{index.fqn!r} was written by an extension: {info.transform_descriptors[0]!r}")
     if not (isinstance(info.relative_path, str) and is_plain_name(info.relative_path)):
-        raise FormatError(f"{index.fqn!r} is in {info.relative_path!r}, which is not a plain file name")
+        raise FormatError(f"{index.fqn!r} is in {shown(info.relative_path)}, which is not a plain file name")
     if not (type(info.offset) is type(info.length) is int and info.offset >= 0 and info.length >= 0):
         raise FormatError(f"{index.fqn!r} lies at {info.offset!r}, {info.length!r} bytes")
     return Location(info.relative_path, None, (info.offset, info.length))

@@ -2,6 +2,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <set>
 #include <tuple>
@@ -277,11 +278,13 @@ std::shared_ptr<Reader::State> open_checkpoint(std::span<const fs::path> paths, 
 
 void Reader::State::add(const fs::path& path, std::shared_ptr<const File> file, Layout layout, bool is_partial) {
   const auto add_tensors = [this](std::vector<TensorInfo>& added) {
-    tensors.reserve(tensors.size() + added.size());
-    for (TensorInfo& tensor : added) {
-      tensor.file = static_cast<std::uint32_t>(files.size());
-      tensors.push_back(std::move(tensor));
+    for (TensorInfo& tensor : added) tensor.file = static_cast<std::uint32_t>(files.size());
+    if (tensors.empty()) {
+      tensors = std::move(added);  // most have one file: a million tensors are there once
+      return;
     }
+    tensors.reserve(tensors.size() + added.size());
+    std::move(added.begin(), added.end(), std::back_inserter(tensors));
   };
   add_tensors(layout.tensors);
   metadata.insert(layout.metadata.begin(), layout.metadata.end());
