@@ -7,7 +7,6 @@
 #include <map>
 #include <set>
 #include <system_error>
-#include <unordered_map>
 #include <utility>
 
 #include "api/save/file_set_state.h"
@@ -16,6 +15,7 @@
 #include "base/bytes.h"
 #include "base/error.h"
 #include "base/fork.h"
+#include "base/name_hash.h"
 #include "format/shards.h"
 #include "io/closing.h"
 #include "io/names.h"
@@ -114,7 +114,7 @@ FileSet::State::State(Writer writer, std::vector<FileSetFile> files, std::uint64
 
 // The bytes of each tensor of the layout.
 void FileSet::State::match_tensors() {
-  std::unordered_map<std::string_view, const AddedTensor*> added;
+  NameMap<const AddedTensor*> added;
   for (const AddedTensor& tensor : work_.tensors) added.emplace(tensor.spec.name, &tensor);
   for (const FileSetFile& file : files_) {
     std::vector<Origin>& origins = origins_.emplace_back();
