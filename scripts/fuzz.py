@@ -121,8 +121,8 @@ def add_to_record() -> None:
         row = rows.setdefault(note["target"], [note["target"], 0, 0, 0.0, ""])
         row[2 if note["fast"] else 1] += note["inputs"]
         row[3] = round(float(row[3] or 0) + note["seconds"] / 3600, 3)
-        commits = str(row[4]).split()
-        row[4] = " ".join(commits if note["commit"] in commits else [*commits, note["commit"]])
+        first, commit = str(row[4]).split("..")[0], note["commit"].rstrip("+")
+        row[4] = commit if first in ("", commit) else f"{first}..{commit}"
         seconds += note["seconds"]
     record.write(record.Record("fuzz", "Fuzzing", COLUMNS, [rows[name] for name in sorted(rows)], seconds))
     RUNS.unlink(missing_ok=True)
