@@ -43,6 +43,7 @@ TEST(FileTest, a_file_in_memory_has_its_size_and_what_is_written_to_it) {
   std::string bytes(4, '?');
   file.read(96, bytes.data(), bytes.size());
   EXPECT_EQ(bytes, std::string("\0abc", 4));
+  EXPECT_NO_THROW(file.check_unchanged());  // who made it writes to it
 }
 
 TEST(FileTest, reading_past_the_end_says_that_the_file_shrank) {
