@@ -23,7 +23,8 @@
 namespace penstock {
 namespace {
 
-constexpr mode_t kNewMode = 0666;  // less the umask
+constexpr mode_t kNewMode = 0666;      // less the umask
+constexpr mode_t kPermissions = 0777;  // without set-user-id and its like
 constexpr int kNameAttempts = 16;
 constexpr std::uint64_t kZeros = 1 << 20;
 
@@ -162,10 +163,14 @@ NewFile NewFile::create(const std::filesystem::path& target, bool named) {
 }
 
 void NewFile::take_mode_of(const std::string& name) {
-  struct stat status {};
-  if (::fstatat(directory_.get(), name.c_str(), &status, AT_SYMLINK_NOFOLLOW) != 0 || !S_ISREG(status.st_mode)) return;
-  if (::fchmod(fd(), status.st_mode & 07777) != 0)
-    throw_errno(target_, "cannot give the new file the old one's mode", errno);
+  struct stat old {};
+  struct stat ours {};
+  if (::fstatat(directory_.get(), name.c_str(), &old, AT_SYMLINK_NOFOLLOW) != 0 || !S_ISREG(old.st_mode)) return;
+  if (::fstat(fd(), &ours) != 0) throw_errno(target_, "cannot ask for the new file's mode", errno);
+  mode_t mode = old.st_mode & kPermissions;
+  // Whoever may add files to the directory could have left one there that is open to all: ours isn't for that.
+  if (old.st_uid != ours.st_uid) mode &= ours.st_mode;
+  if (::fchmod(fd(), mode) != 0) throw_errno(target_, "cannot give the new file the old one's mode", errno);
 }
 
 std::optional<DirectAlignment> NewFile::use_direct() {
@@ -346,15 +351,14 @@ void NewFile::withdraw() noexcept {
 }
 
 void NewFile::sync_name() {
-  sync_named();
-  sync_directory(directory_.get(), target_);
+  sync_named("is in place under its name, but may not survive a power cut: its sync failed");
+  sync_directory(directory_.get(), target_, kSyncOfNameFailed);
 }
 
-void NewFile::sync_named() {
+void NewFile::sync_named(std::string_view failure) {
   // A file that had no name when it was synced is not kept by every filesystem (btrfs, ext4 without a journal) until it
   // is synced again. Where a sync of the directory writes the whole journal, that is enough.
-  if (!journals_directories(fd()) && ::fsync(fd()) != 0)
-    throw_errno(target_, "sync failed, the data may not have reached the drive", errno);
+  if (!journals_directories(fd()) && ::fsync(fd()) != 0) throw_errno(target_, failure, errno);
 }
 
 }  // namespace penstock

@@ -230,6 +230,8 @@ void StreamFile::State::publish() {
   remove_seal(under_way());
   under_way().publish();
   if (options_.durable) under_way().sync_name();
+  const std::string_view own = file_name_of(path_);
+  remove_dead_temporaries(under_way().directory(), [&](std::string_view name) { return name == own; });
   stats_.sync_seconds = watch.seconds();
 }
 

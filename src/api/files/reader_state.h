@@ -5,11 +5,11 @@
 #include <optional>
 #include <span>
 #include <string_view>
-#include <unordered_map>
 #include <vector>
 
 #include "api/files/unpacked.h"
 #include "base/fork.h"
+#include "base/name_hash.h"
 #include "format/detect.h"
 #include "io/file.h"
 #include "penstock/reader.h"
@@ -51,7 +51,7 @@ struct Reader::State {
 
  private:
   // Built when the first name is looked up: many loads never ask.
-  MadeOnce<std::unordered_map<std::string_view, std::size_t>> index_;
+  MadeOnce<NameMap<std::size_t>> index_;
 };
 
 using LayoutParser = Layout (*)(const ByteSource&);

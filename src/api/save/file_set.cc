@@ -7,7 +7,6 @@
 #include <map>
 #include <set>
 #include <system_error>
-#include <unordered_map>
 #include <utility>
 
 #include "api/save/file_set_state.h"
@@ -16,6 +15,7 @@
 #include "base/bytes.h"
 #include "base/error.h"
 #include "base/fork.h"
+#include "base/name_hash.h"
 #include "format/shards.h"
 #include "io/closing.h"
 #include "io/names.h"
@@ -107,13 +107,14 @@ FileSet::State::State(Writer writer, std::vector<FileSetFile> files, std::uint64
   check_file_layouts(files_, work_);
   find_devices(work_);
   if (!work_.tensors.empty()) match_tensors();
+  clear_leftovers_of(work_.path);
   check_free_space(files_, min_free_bytes);
   make_files();
 }
 
 // The bytes of each tensor of the layout.
 void FileSet::State::match_tensors() {
-  std::unordered_map<std::string_view, const AddedTensor*> added;
+  NameMap<const AddedTensor*> added;
   for (const AddedTensor& tensor : work_.tensors) added.emplace(tensor.spec.name, &tensor);
   for (const FileSetFile& file : files_) {
     std::vector<Origin>& origins = origins_.emplace_back();
@@ -237,7 +238,7 @@ void FileSet::State::publish_each() {
     const auto found = folders.find(folder_of(writer.file().path()));
     if (found == folders.end()) continue;
     const int directory = writer.file().directory();
-    if (work_.options.durable) sync_directory(directory, writer.file().path());
+    if (work_.options.durable) sync_directory(directory, writer.file().path(), kSyncOfNameFailed);
     remove_dead_temporaries(directory,
                             [&](std::string_view name) { return found->second.contains(std::string(name)); });
     folders.erase(found);

@@ -199,6 +199,7 @@ std::uint64_t ParallelSave::fingerprint() const noexcept {
 std::string ParallelSave::create() {
   State& state = *state_;
   state.require_unopened();
+  clear_leftovers_of(state.work.path);
   std::string names;
   for (const auto& file : state.files) {
     NewFile made = NewFile::create_named(file->content.path);
