@@ -11,6 +11,7 @@
 #include "fields_json.h"
 #include "headline.h"
 #include "penstock/error.h"
+#include "penstock/leftovers.h"
 #include "table.h"
 #include "text.h"
 #include "units.h"
@@ -22,12 +23,14 @@ constexpr const char* kFooter =
     "penstock doctor model.safetensors\n"
     "penstock doctor model/ # all shards of a directory\n"
     "penstock doctor model/ --json | jq '.advice[].remedy'\n"
+    "penstock doctor --clean run/ # removes what killed saves left there\n"
     "\n"
     "Nothing is loaded: the way is planned by the code that loads, from what the kernel says at this moment. It is "
     "that of a load with nothing chosen (cache, landing and backend left open), into memory that is fresh.";
 
 struct Options {
   std::string path;
+  bool clean = false;
 };
 
 // Lines of "label  text", with what explains them below.
@@ -263,7 +266,34 @@ void print_json(Console& console, const Diagnosis& diagnosis, const std::string&
   console.out.write(json.take() + "\n");
 }
 
+int clean(Console& console, const std::string& directory) {
+  const std::vector<Leftover> gone = remove_leftovers(std::filesystem::path(directory));
+  if (console.json) {
+    JsonWriter json;
+    json.begin_object();
+    json.field("path", directory);
+    json.key("leftovers");
+    json.begin_array();
+    for (const Leftover& each : gone) {
+      json.begin_object();
+      json.field("path", each.path.native());
+      json.field("restored", each.restored);
+      json.end_object();
+    }
+    json.end_array();
+    json.end_object();
+    console.out.write(json.take() + "\n");
+    return kSuccess;
+  }
+  for (const Leftover& each : gone) {
+    console.out.print("{} {}\n", each.restored ? "restored from" : "removed", printable(each.path.native()));
+  }
+  if (gone.empty()) console.out.print("{}: no leftovers of killed saves\n", printable(directory));
+  return kSuccess;
+}
+
 int run(Console& console, const Options& options) {
+  if (options.clean) return clean(console, options.path);
   const Diagnosis diagnosis = diagnose(std::filesystem::path(options.path));
   console.json ? print_json(console, diagnosis, options.path) : print_diagnosis(console, diagnosis, options.path);
   return kSuccess;
@@ -277,6 +307,8 @@ void add_doctor(CLI::App& app, Action& action) {
   command->footer(kFooter);
   const auto options = std::make_shared<Options>();
   command->add_option("PATH", options->path, "A file, a directory of shards or an index.json")->required();
+  command->add_flag("--clean", options->clean,
+                    "Remove what killed saves left in the directory PATH; what a live save is at work on stays");
   command->callback([options, &action] { action = [options](Console& console) { return run(console, *options); }; });
 }
 

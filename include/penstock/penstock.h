@@ -12,6 +12,7 @@
 #include "penstock/file_set.h"
 #include "penstock/flashpack.h"
 #include "penstock/format.h"
+#include "penstock/leftovers.h"
 #include "penstock/measure.h"
 #include "penstock/memory.h"
 #include "penstock/options.h"

@@ -67,7 +67,7 @@ if TYPE_CHECKING:
     from . import measure as measure
     from . import safetensors as safetensors
     from ._accelerate import Accelerated, Acceleration, accelerate, accelerated, decelerate
-    from ._doctor import Advice, Diagnosis, doctor
+    from ._doctor import Advice, Diagnosis, Leftover, doctor, remove_leftovers
 
 __version__ = _version()
 
@@ -92,6 +92,7 @@ __all__ = [
     "IoError",
     "LayoutError",
     "LazyTensor",
+    "Leftover",
     "LibraryError",
     "LoadedInto",
     "MemoryPool",
@@ -132,6 +133,7 @@ __all__ = [
     "load",
     "load_into",
     "open",
+    "remove_leftovers",
     "rng_state",
     "save",
     "save_async",
@@ -145,7 +147,7 @@ __all__ = [
 
 _ELSEWHERE = {  # rarely wanted
     **dict.fromkeys(("Accelerated", "Acceleration", "accelerate", "accelerated", "decelerate"), "_accelerate"),
-    **dict.fromkeys(("Advice", "Diagnosis", "doctor"), "_doctor"),
+    **dict.fromkeys(("Advice", "Diagnosis", "Leftover", "doctor", "remove_leftovers"), "_doctor"),
 }
 _SUBMODULES = frozenset({"measure", "safetensors"})
 _TORCH_SUBMODULES = frozenset({"dcp", "fastpersist", "flashpack"})  # can't be imported without it

@@ -1,4 +1,4 @@
-"""doctor: which way a load would take, why, and what would make it faster."""
+"""doctor: which way a load would take, and what would make it faster. remove_leftovers: what killed saves left."""
 
 from __future__ import annotations
 
@@ -64,3 +64,23 @@ def doctor(path: Path, *, dtype: DType = None, cache: str = "auto", **tuning: Un
     for name in ("now", "cold", "cold_reused"):
         found[name] = None if found[name] is None else Stats(found[name])
     return Diagnosis(**found)
+
+
+class Leftover(NamedTuple):
+    """What a killed save had left. `restored`: a directory that was put aside has its name again; else it is gone."""
+
+    path: str
+    restored: bool
+
+
+def remove_leftovers(directory: Path) -> list[Leftover]:
+    """Removes what saves that were killed have left in a directory, and returns what is gone.
+
+    They are known by the locks that a saver holds while it lives, never by their age: what a live saver is at work on
+    stays, and so does all that no saver made. Any save into the directory removes most of it too; see
+    docs/formats/sets.md. ``penstock doctor --clean DIRECTORY`` does the same. Not for a directory that other machines
+    save into over a network on which locks are not shared.
+    """
+    text = path_text(directory)
+    with explaining([text]):
+        return [Leftover(str(path), restored) for path, restored in _core.remove_leftovers(text)]

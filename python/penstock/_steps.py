@@ -63,7 +63,7 @@ class StagedDirectory:
             raise ArgumentError(f"{self.target}: can't be the name of a new directory")
         self._durable = durable
         self._fd: int | None
-        with _explaining(self.target):
+        with naming(self.target):
             self.path, self._fd = _make_hidden(self.target)
         _held.add(self)
 
@@ -77,14 +77,13 @@ class StagedDirectory:
         """
         if self._fd is None:
             raise ArgumentError(f"{self.target}: the directory was committed or abandoned before")
-        with _explaining(self.target):
+        with naming(self.target):
             if self._durable:
                 _sync_tree(self.path, sync_files)
             old = self._rename(replace)
             try:
-                if self._durable:  # the directory too: some filesystems keep its name with itself
-                    os.fsync(self._fd)
-                    _sync(self.target.parent)
+                if self._durable:
+                    self._sync_name(self._fd)
             finally:
                 self._release()
                 if old is not None:
@@ -103,6 +102,16 @@ class StagedDirectory:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.abandon()
+
+    def _sync_name(self, fd: int) -> None:
+        try:
+            os.fsync(fd)  # some filesystems keep its name with itself
+            _sync(self.target.parent)
+        except OSError as problem:
+            message = (
+                f"is in place under its name, but may not survive a power cut: its sync failed: {problem.strerror}"
+            )
+            raise OSError(problem.errno, message) from problem
 
     def _rename(self, replace: bool) -> Path | None:
         """Makes it the target. Returns where the old one is now."""
@@ -135,14 +144,17 @@ class StagedDirectory:
             self._fd = None
 
 
-def remove_dead(parent: AnyPath) -> list[str]:
+def remove_dead(parent: AnyPath, *, of: str | None = None) -> list[str]:
     """Removes the hidden directories that dead processes left here, and returns the names of those that are gone.
+
+    of: only those for targets of this name: others may be saved at the same time by machines that share no locks.
 
     An old target that one of them had put aside and not replaced has its name again. What can't be removed is left.
     """
     gone = []
     with suppress(FileNotFoundError), os.scandir(parent) as entries:
-        names = [entry.name for entry in entries if _HIDDEN.fullmatch(entry.name)]
+        found = [match for entry in entries if (match := _HIDDEN.fullmatch(entry.name))]
+        names = [match[0] for match in found if of is None or match["name"] == of]
         gone = [name for name in sorted(names) if _remove_if_dead(Path(parent) / name)]
     return gone
 
@@ -150,7 +162,7 @@ def remove_dead(parent: AnyPath) -> list[str]:
 def remove_directory(path: AnyPath) -> None:
     """Removes a directory that is in its place: first its name goes, then what is in it."""
     target = Path(os.path.abspath(target_text(path)))
-    with _explaining(target):
+    with naming(target):
         hidden = _hidden_name(target, "removing")
         os.rename(target, hidden)
         shutil.rmtree(hidden, ignore_errors=True)  # what is left is removed by the next remove_dead()
@@ -158,7 +170,7 @@ def remove_directory(path: AnyPath) -> None:
 
 def sync_directory(path: AnyPath) -> None:
     """Makes the names in a directory durable."""
-    with _explaining(Path(path)):
+    with naming(Path(path)):
         _sync(path)
 
 
@@ -301,7 +313,7 @@ _ERRORS: tuple[tuple[type[OSError], type[Error]], ...] = (
 
 
 @contextmanager
-def _explaining(path: Path) -> Iterator[None]:
+def naming(path: Path) -> Iterator[None]:
     """What the system refuses, in one line that names the directory by the name it was to have."""
     try:
         yield

@@ -85,12 +85,20 @@ SetChange parse_change(std::string_view text) {
   return reader.at_end() ? change : SetChange{};
 }
 
+bool is_change_text(std::string_view text) noexcept {
+  return text.starts_with(kFirstLine) || kFirstLine.starts_with(text);
+}
+
 std::string journal_file_name(std::string_view file_name) {
   return fmt::format(".{}{}", file_name, kJournalSuffix);
 }
 
 bool is_journal_name(std::string_view name) noexcept {
   return name.size() > 1 + kJournalSuffix.size() && name.front() == '.' && name.ends_with(kJournalSuffix);
+}
+
+std::string_view saved_name_of_journal(std::string_view name) noexcept {
+  return name.substr(1, name.size() - 1 - kJournalSuffix.size());
 }
 
 }  // namespace penstock

@@ -29,8 +29,13 @@ struct SetChange {
 std::string encode_change(const SetChange& change);
 SetChange parse_change(std::string_view text);
 
+// Whether it is such a text, or one that was cut off.
+bool is_change_text(std::string_view text) noexcept;
+
 // "model.safetensors" -> ".model.safetensors.saving".
 std::string journal_file_name(std::string_view file_name);
 bool is_journal_name(std::string_view name) noexcept;
+// And back.
+std::string_view saved_name_of_journal(std::string_view name) noexcept;
 
 }  // namespace penstock

@@ -37,7 +37,7 @@ class Namer {
   void visit(NodeId id, const std::string& name, unsigned depth) {
     if (++steps_ > limits_.steps) fail("the tree has more than {} values", limits_.steps);
     if (depth > pickle::kMaxDepth) fail("values are nested deeper than {}", pickle::kMaxDepth);
-    if (add_tensor(id, name)) return;
+    if (add_tensor(id, depth == 0 ? "tensor" : name)) return;
     const Kind kind = graph_.kind(id);
     if (kind == Kind::kList || kind == Kind::kTuple || kind == Kind::kSet || kind == Kind::kFrozenSet) {
       visit_items(graph_.items(id), name, depth);
@@ -59,7 +59,7 @@ class Namer {
     }
     const std::size_t number =
         tensor >= 0 ? static_cast<std::size_t>(tensor) : tree_.tensors().size() + static_cast<std::size_t>(array);
-    std::string shown = name.empty() ? "tensor" : name;
+    std::string shown = name;
     // An object may have an attribute and an entry of one name.
     if (opaque_depth_ > 0) {
       const auto [first, fresh] = in_objects_.emplace(shown, number);

@@ -122,6 +122,12 @@ TEST(TorchZipTest, nested_values_become_paths) {
   EXPECT_TRUE(parse(torch_zip("K\x01", {})).tensors.empty());
 }
 
+TEST(TorchZipTest, an_empty_name_is_a_name) {
+  const std::string tensor = p_tensor(kFloats, 0, {6}, {1});
+  const std::string body = p_dict({{"", tensor}, {"tensor", tensor}});
+  EXPECT_EQ(names(parse(torch_zip(body, {kSix}))), (std::vector<std::string>{"", "tensor"}));
+}
+
 TEST(TorchZipTest, tied_tensors_lie_at_the_same_place) {
   const std::string tensor = p_tensor(kFloats, 0, {6}, {1});
   const Layout layout = parse(torch_zip(p_dict({{"a", tensor + "q\x01"s}, {"b", "h\x01"s}, {"c", tensor}}), {kSix}));

@@ -87,12 +87,16 @@ std::vector<std::string> list_names(int directory) {
   return names;
 }
 
-void remove_dead_temporaries(int directory, const std::function<bool(std::string_view)>& is_ours) {
+std::vector<std::string> remove_dead_temporaries(int directory, const std::function<bool(std::string_view)>& is_ours) {
+  std::vector<std::string> gone;
+  const bool locks_are_known_to_all = on_local_filesystem(directory);
   for (const std::string& name : list_names(directory)) {
     const std::string_view target = target_of_temporary(name);
-    if (target.empty() || !is_ours(target)) continue;
-    if (const UniqueFd dead = lock_dead(directory, name)) remove_name(directory, name);
+    if (target.empty() || (!locks_are_known_to_all && !is_ours(target))) continue;
+    const UniqueFd dead = lock_dead(directory, name);
+    if (dead && remove_name(directory, name)) gone.push_back(name);
   }
+  return gone;
 }
 
 // Not over a network, where a file that is held is given another name in place of being removed.
@@ -112,10 +116,10 @@ bool remove_name(int directory, const std::string& name) {
   return removed;
 }
 
-void sync_directory(int directory, std::string_view path) {
+void sync_directory(int directory, std::string_view path, std::string_view failure) {
   // Some network filesystems have no fsync for directories; there a rename is as durable as they make it.
   if (::fsync(directory) != 0 && errno != EINVAL && errno != ENOTSUP) {
-    throw_errno(path, "sync of the directory failed, the new name may not be durable", errno);
+    throw_errno(path, failure, errno);
   }
 }
 

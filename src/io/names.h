@@ -46,8 +46,9 @@ std::string_view target_of_temporary(std::string_view name) noexcept;
 bool mark_in_use(int fd) noexcept;
 void mark_done(int fd) noexcept;
 
-// Removes the temporaries of dead processes for those targets that `is_ours` says.
-void remove_dead_temporaries(int directory, const std::function<bool(std::string_view)>& is_ours);
+// Removes the temporaries of dead processes, and returns the names of those that are gone: on a local filesystem all,
+// elsewhere, where a lock may be known to one machine only, for those targets that `is_ours` says.
+std::vector<std::string> remove_dead_temporaries(int directory, const std::function<bool(std::string_view)>& is_ours);
 
 // Takes a file's name away, but never a directory's. Freeing what it held is left to a thread where that takes long.
 // False when there is no such name any more or it can't be removed.
@@ -60,7 +61,11 @@ std::vector<std::string> list_names(int directory);
 UniqueFd hold(int directory, const std::string& name);
 void let_go(UniqueFd file);
 
-// Makes names of the directory durable. Throws Error that names `path`.
-void sync_directory(int directory, std::string_view path);
+// What an error says when the name was given and only its sync failed.
+inline constexpr std::string_view kSyncOfNameFailed =
+    "is in place under its name, but may not survive a power cut: the sync of its directory failed";
+
+// Makes names of the directory durable. Throws Error that names `path` and says `failure`.
+void sync_directory(int directory, std::string_view path, std::string_view failure = "sync of its directory failed");
 
 }  // namespace penstock

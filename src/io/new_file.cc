@@ -55,6 +55,14 @@ std::optional<std::uint64_t> available_space(int fd) {
   return std::uint64_t{status.f_bavail} * status.f_frsize;
 }
 
+// For a file of that size: what is free, and what the file has, as on ext4 after a fallocate() that failed half-way.
+std::uint64_t available_for(int fd) {
+  constexpr std::uint64_t kUnit = 512;  // of st_blocks
+  struct stat status {};
+  const std::uint64_t owned = ::fstat(fd, &status) == 0 ? static_cast<std::uint64_t>(status.st_blocks) * kUnit : 0;
+  return available_space(fd).value_or(0) + owned;
+}
+
 // 0, or why not. `reserved` is false where only the free space could be asked for.
 int reserve_space(int fd, std::uint64_t nbytes, bool& reserved) {
   int result = 0;
@@ -215,7 +223,7 @@ bool NewFile::try_reserve(std::uint64_t nbytes) {
   if (errno_kind(error_number) == ErrorKind::kNoSpace) {
     throw Error(ErrorKind::kNoSpace,
                 fmt::format("{}: needs {} bytes, the filesystem has {} available: {}", target_, nbytes,
-                            available_space(fd()).value_or(0), errno_text(error_number)),
+                            available_for(fd()), errno_text(error_number)),
                 error_number);
   }
   throw_errno(target_, fmt::format("cannot reserve {} bytes", nbytes), error_number);
@@ -343,15 +351,14 @@ void NewFile::withdraw() noexcept {
 }
 
 void NewFile::sync_name() {
-  sync_named();
-  sync_directory(directory_.get(), target_);
+  sync_named("is in place under its name, but may not survive a power cut: its sync failed");
+  sync_directory(directory_.get(), target_, kSyncOfNameFailed);
 }
 
-void NewFile::sync_named() {
+void NewFile::sync_named(std::string_view failure) {
   // A file that had no name when it was synced is not kept by every filesystem (btrfs, ext4 without a journal) until it
   // is synced again. Where a sync of the directory writes the whole journal, that is enough.
-  if (!journals_directories(fd()) && ::fsync(fd()) != 0)
-    throw_errno(target_, "sync failed, the data may not have reached the drive", errno);
+  if (!journals_directories(fd()) && ::fsync(fd()) != 0) throw_errno(target_, failure, errno);
 }
 
 }  // namespace penstock

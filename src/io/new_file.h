@@ -14,6 +14,7 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "base/unique_fd.h"
 #include "io/file.h"
@@ -68,10 +69,10 @@ class NewFile {
   // The same under another name in the directory, which must be free.
   void publish_as(const std::string& name);
 
-  // Makes the name durable. After publish().
+  // Makes the name durable. After publish(). An error says that the file is in place all the same.
   void sync_name();
   // The part of it that is the file's own: for several files, whose directory is synced once.
-  void sync_named();
+  void sync_named(std::string_view failure = "sync failed, the data may not have reached the drive");
 
   // Takes the name away again, where this file was the first to have it: for a save of several files of which one
   // failed.

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -233,6 +234,41 @@ TEST(NewFileTest, a_name_is_synced_with_a_journal_and_without) {
     save(directory / "file", "b");
     EXPECT_EQ(content_of(directory / "file"), "b") << parent;
     EXPECT_EQ(directory.names(), std::vector<std::string>{"file"}) << parent;
+  }
+}
+
+TEST(NewFileTest, a_sync_of_the_directory_that_fails_says_that_the_file_is_in_place) {
+  const TempDir directory;
+  NewFile file = NewFile::create(directory / "file");
+  file.write(0, "new", 3);
+  file.finish(3, /*durable=*/true);
+  file.publish();
+  // The directory's descriptor becomes one that can't be synced.
+  const UniqueFd unsyncable(::open(directory.path().c_str(), O_PATH | O_CLOEXEC));
+  ASSERT_GE(::dup2(unsyncable.get(), file.directory()), 0);
+  EXPECT_EQ(testing::message_of([&] { file.sync_name(); }),
+            fmt::format("{}: is in place under its name, but may not survive a power cut: the sync of its directory "
+                        "failed: Bad file descriptor",
+                        (directory / "file").native()));
+  EXPECT_EQ(content_of(directory / "file"), "new");
+}
+
+// As a save by GPUDirect Storage has, and ranks that share a file.
+TEST(NewFileTest, a_hidden_name_of_a_process_that_was_killed_is_known_for_dead) {
+  for (const bool early : {true, false}) {
+    const TempDir directory;
+    const pid_t child = ::fork();
+    if (child == 0) {
+      NewFile file = early ? NewFile::create_named(directory / "file") : NewFile::create(directory / "file");
+      if (!early) file.take_name();
+      ::raise(SIGKILL);
+    }
+    ASSERT_EQ(::waitpid(child, nullptr, 0), child);
+    EXPECT_EQ(directory.names().size(), 1u);
+    const NewFile living = NewFile::create_named(directory / "file");
+    const UniqueFd folder(::open(directory.path().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    remove_dead_temporaries(folder.get(), [](std::string_view) { return false; });
+    EXPECT_EQ(directory.names(), std::vector<std::string>{living.temporary()});
   }
 }
 

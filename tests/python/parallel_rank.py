@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 from penstock import save_parallel
 from penstock._torch import parallel
+from penstock.errors import DistributedError
 from remote_tensors import HOST, Remote
 
 TIMEOUT_SECONDS = 15
@@ -120,9 +121,15 @@ def no_directory(rank: int, world: int, directory: Path) -> None:
 
 
 def dies_while_writing(rank: int, world: int, directory: Path) -> None:
+    """Who lives has no threads of the save's group left, also while the error is kept: at exit they could abort it."""
     if rank == world - 1:
         parallel.Part._write = lambda *_: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[method-assign, assign]
-    save_parallel(make_state(), directory / "old.safetensors", shared="duplicate", timeout=TIMEOUT_SECONDS)
+    before = len(os.listdir("/proc/self/task"))
+    try:
+        save_parallel(make_state(), directory / "old.safetensors", shared="duplicate", timeout=TIMEOUT_SECONDS)
+    except DistributedError as problem:
+        left = len(os.listdir("/proc/self/task")) - before
+        raise DistributedError(f"{problem}; threads left: {left}") from problem
 
 
 SCENARIOS: dict[str, Callable[[int, int, Path], None]] = {

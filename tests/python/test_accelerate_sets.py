@@ -48,7 +48,7 @@ def test_the_folder_of_a_dead_saver_is_removed_and_that_of_a_living_one_is_not(t
     from penstock._accelerate._save_sets import SaveSet
 
     living = SaveSet(str(tmp_path))
-    dead = tmp_path / ".penstock-dead.saving"
+    dead = tmp_path / ".penstock.saving-0123456789abcdef"
     dead.mkdir()
     (dead / "config.json").write_text("{}")
     with penstock.accelerate():

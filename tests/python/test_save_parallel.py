@@ -150,6 +150,7 @@ def test_a_rank_that_dies_fails_all_that_live(launch: Launch) -> None:
     assert dead is None
     assert launch.codes == [0] * (launch.world - 1) + [-9]
     assert all((one or "").startswith("DistributedError: ") for one in living)
+    assert all((one or "").endswith("; threads left: 0") for one in living), living
 
 
 def test_failures_leave_the_old_file_and_nothing_else(launch: Launch) -> None:

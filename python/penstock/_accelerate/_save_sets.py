@@ -8,7 +8,6 @@ a crash leaves the old weights or the new ones.
 
 from __future__ import annotations
 
-import fcntl
 import filecmp
 import functools
 import inspect
@@ -16,7 +15,6 @@ import json
 import os
 import re
 import shutil
-import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -24,11 +22,12 @@ from typing import Any
 
 from .. import _core
 from .._save import make_writer
+from .._steps import StagedDirectory, remove_dead
 from ..safetensors.torch import writing
 from ._doubt import why_not_replaced
 from ._record import RECORD, reason_of
 
-_PREFIX, _SUFFIX = ".penstock-", ".saving"
+_STAGED = "penstock"  # the folder is called .penstock.saving-<...>
 _INDEX = ".index.json"
 _SHARD = re.compile(r"(?P<stem>.+)-\d{5}-of-\d{5}(?P<suffix>\.[^.]+)")
 _BARRIER = "barrier_after_gathered_checkpoint_save"
@@ -44,9 +43,8 @@ class SaveSet:
     def __init__(self, directory: str) -> None:
         self._directory = directory
         self._writers: dict[str, _core.SetWriter] = {}
-        self.folder = tempfile.mkdtemp(prefix=_PREFIX, suffix=_SUFFIX, dir=directory)
-        self._lock = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY)
-        fcntl.flock(self._lock, fcntl.LOCK_EX)
+        self._staged = StagedDirectory(os.path.join(directory, _STAGED), durable=False)
+        self.folder = str(self._staged.path)
         self.published = False
 
     def save_file(self, tensors: Any, filename: Any, metadata: dict[str, str] | None = None) -> None:
@@ -82,8 +80,7 @@ class SaveSet:
     def close(self) -> None:
         """Removes what was not published."""
         self._writers.clear()
-        shutil.rmtree(self.folder, ignore_errors=True)
-        os.close(self._lock)
+        self._staged.abandon()
 
     def _take_index(self, base: str, count: int) -> dict[str, Any]:
         """The metadata of the index that the library wrote. The set writes the index itself, last."""
@@ -172,7 +169,7 @@ def _save_as_set(original: Callable[..., Any], model: Any, given: inspect.BoundA
         given.arguments["state_dict"] = dict(given.arguments["state_dict"])  # the library empties it
     try:
         os.makedirs(directory, exist_ok=True)
-        _remove_dead_folders(directory)
+        remove_dead(directory, of=_STAGED)
         current = SaveSet(directory)
     except OSError as problem:
         raise NotServedError(problem.strerror or str(problem)) from problem
@@ -249,18 +246,3 @@ def _sync_directory(directory: str) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def _remove_dead_folders(directory: str) -> None:
-    """What savers that were killed have left: nobody holds its lock."""
-    for name in os.listdir(directory):
-        if not (name.startswith(_PREFIX) and name.endswith(_SUFFIX)):
-            continue
-        path = os.path.join(directory, name)
-        with suppress(OSError):
-            descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(path, ignore_errors=True)
-            finally:
-                os.close(descriptor)

@@ -61,10 +61,10 @@ class Ranks:
         self._keeps_control = control is not None
         self.is_broken = False  # a rank did not answer: the group is of no more use
         with self._reachable():
-            self._control = control_group(timeout) if control is None else control
+            self._control: Any = control_group(timeout) if control is None else control
         self.rank, self.world = self._control.rank(), self._control.size()
         self.uses_nccl = device.type == "cuda" and "nccl" in str(dist.get_backend_config())
-        self._data = dist.group.WORLD if self.uses_nccl else self._control
+        self._data: Any = dist.group.WORLD if self.uses_nccl else self._control
 
     def __enter__(self) -> Self:
         return self
@@ -72,8 +72,11 @@ class Ranks:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        # The last reference goes here, and with it the group's threads, even where an error keeps this object. One that
+        # is still letting go of a tensor when the interpreter ends would abort the process.
+        control, self._control, self._data = self._control, None, None
         if not self._keeps_control:
-            dist.destroy_process_group(self._control)
+            dist.destroy_process_group(control)
 
     def together(self, action: Callable[[], T]) -> T:
         """Runs `action` on every rank. Where one fails all raise: it its own error, the others one that names it."""

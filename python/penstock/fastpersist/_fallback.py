@@ -13,8 +13,8 @@ from torch.serialization import save as torch_save
 
 from .. import _core
 from .._options import TORCH_FORMATS, open_reader
+from .._replacement import Replacement
 from ..errors import DamagedCheckpointError, FormatError
-from ._replacement import Replacement
 from ._torch_settings import fakes_tensors, maps_shared, reads_big_endian, skips_data
 
 _TAR_MARK_AT = 257

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 from .. import _core
 from .._options import path_text
+from .._replacement import Replacement
 from ..errors import ArgumentError, UnsupportedError
-from ._replacement import Replacement
 from ._storages import StorageParts
 from .stats import BASE_KEYS, STORAGE_KEYS, fast_stats, rate
 

@@ -2,16 +2,15 @@
 
 #include <fcntl.h>
 #include <stdio.h>
-#include <sys/file.h>
-#include <sys/random.h>
 #include <sys/stat.h>
 
 #include <cerrno>
 #include <string>
+#include <string_view>
 #include <system_error>
-#include <vector>
 
 #include "base/error.h"
+#include "io/hidden_directories.h"
 #include "io/names.h"
 
 namespace penstock {
@@ -23,27 +22,10 @@ fs::path parent_of(const fs::path& path) {
   return path.has_parent_path() ? path.parent_path() : fs::path(".");
 }
 
-fs::path hidden_name(const fs::path& target, const char* why) {
-  std::uint64_t random = 0;
-  if (::getrandom(&random, sizeof random, 0) < 0) throw_errno(target.native(), "no random number for a name", errno);
-  return parent_of(target) / fmt::format(".{}.{}-{:016x}", target.filename().native(), why, random);
-}
-
-UniqueFd open_directory(const fs::path& path) {
-  return UniqueFd(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
-}
-
-void remove_dead(const fs::path& target) {
-  const std::string prefix = "." + target.filename().native() + ".saving-";
-  std::vector<fs::path> found;
-  std::error_code ignored;
-  for (fs::directory_iterator it(parent_of(target), ignored), end; !ignored && it != end; it.increment(ignored)) {
-    if (it->path().filename().native().starts_with(prefix)) found.push_back(it->path());
-  }
-  for (const fs::path& path : found) {
-    const UniqueFd directory = open_directory(path);
-    if (directory && ::flock(directory.get(), LOCK_EX | LOCK_NB) == 0) fs::remove_all(path, ignored);
-  }
+UniqueFd open_parent(const fs::path& path) {
+  UniqueFd fd(::open(parent_of(path).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!fd) throw_errno(path.native(), "cannot make the directory", errno);
+  return fd;
 }
 
 bool lacks_flags(int error) {
@@ -52,14 +34,13 @@ bool lacks_flags(int error) {
 
 }  // namespace
 
-NewDirectory::NewDirectory(const fs::path& target) : target_(target) {
-  remove_dead(target_);
-  path_ = hidden_name(target_, "saving");
-  if (::mkdir(path_.c_str(), 0777) != 0) throw_errno(target_.native(), "cannot make the directory", errno);
-  lock_ = open_directory(path_);
-  // Somebody may look for dead ones between the two. Some filesystems have no such locks.
-  if (!lock_ || (::flock(lock_.get(), LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK)) {
-    throw_errno(target_.native(), "cannot hold the directory", errno);
+NewDirectory::NewDirectory(const fs::path& target) : target_(target), parent_(open_parent(target)) {
+  const std::string name = target_.filename().native();
+  remove_dead_directories(parent_.get(), [&](std::string_view dead) { return dead == name; });
+  while (!lock_) {
+    path_ = parent_of(target_) / hidden_directory_name(name, "saving");
+    if (::mkdir(path_.c_str(), 0777) != 0) throw_errno(target_.native(), "cannot make the directory", errno);
+    lock_ = hold_directory(parent_.get(), path_.filename().native());
   }
 }
 
@@ -68,33 +49,49 @@ NewDirectory::~NewDirectory() {
   if (!committed_) fs::remove_all(path_, ignored);
 }
 
-void NewDirectory::commit(bool replace, bool durable) {
-  fs::path old;
-  if (::renameat2(AT_FDCWD, path_.c_str(), AT_FDCWD, target_.c_str(), RENAME_NOREPLACE) != 0) {
-    const bool is_there = errno == EEXIST || fs::exists(fs::symlink_status(target_));
-    if (errno != EEXIST && !lacks_flags(errno)) throw_errno(target_.native(), "cannot rename", errno);
-    if (is_there && !replace) throw_errno(target_.native(), "cannot rename", EEXIST);
-    if (is_there && ::renameat2(AT_FDCWD, path_.c_str(), AT_FDCWD, target_.c_str(), RENAME_EXCHANGE) == 0) {
-      old = path_;
-    } else {
-      if (is_there) {
-        old = hidden_name(target_, "replaced");
-        if (::rename(target_.c_str(), old.c_str()) != 0) throw_errno(target_.native(), "cannot rename", errno);
-      }
-      if (::rename(path_.c_str(), target_.c_str()) != 0) {
-        const int error = errno;
-        if (is_there) ::rename(old.c_str(), target_.c_str());
-        throw_errno(target_.native(), "cannot rename", error);
-      }
-    }
+// Where nothing swaps two names: whoever is killed between the two renames leaves no target, and the next one who looks
+// for dead directories gives the old one its name again. Nobody does so before that, as it is held.
+fs::path NewDirectory::rename_in_two_steps() {
+  const UniqueFd held = hold_directory(parent_.get(), target_.filename().native());
+  const fs::path old = parent_of(target_) / hidden_directory_name(target_.filename().native(), "replaced");
+  if (::rename(target_.c_str(), old.c_str()) != 0) throw_errno(target_.native(), "cannot rename", errno);
+  if (::rename(path_.c_str(), target_.c_str()) != 0) {
+    const int error = errno;
+    ::rename(old.c_str(), target_.c_str());
+    throw_errno(target_.native(), "cannot rename", error);
   }
+  return old;
+}
+
+// Returns where the old one is now.
+fs::path NewDirectory::rename(bool replace) {
+  if (::renameat2(AT_FDCWD, path_.c_str(), AT_FDCWD, target_.c_str(), RENAME_NOREPLACE) == 0) return {};
+  if (errno != EEXIST && !lacks_flags(errno)) throw_errno(target_.native(), "cannot rename", errno);
+  if (!fs::exists(fs::symlink_status(target_))) {
+    if (::rename(path_.c_str(), target_.c_str()) != 0) throw_errno(target_.native(), "cannot rename", errno);
+    return {};
+  }
+  if (!replace) throw_errno(target_.native(), "cannot rename", EEXIST);
+  if (::renameat2(AT_FDCWD, path_.c_str(), AT_FDCWD, target_.c_str(), RENAME_EXCHANGE) == 0) return path_;
+  return rename_in_two_steps();
+}
+
+void NewDirectory::commit(bool replace, bool durable) {
+  const fs::path old = rename(replace);
   committed_ = true;
   std::error_code ignored;
-  const fs::path parent = parent_of(target_);
-  const UniqueFd directory(::open(parent.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (durable && directory) sync_directory(directory.get(), target_.native());
-  lock_.reset();
-  if (!old.empty()) fs::remove_all(old, ignored);
+  // Whatever the sync says, the old one has no name any more.
+  const auto remove_old = [&] {
+    lock_.reset();
+    if (!old.empty()) fs::remove_all(old, ignored);
+  };
+  try {
+    if (durable) sync_directory(parent_.get(), target_.native(), kSyncOfNameFailed);
+  } catch (...) {
+    remove_old();
+    throw;
+  }
+  remove_old();
 }
 
 }  // namespace penstock

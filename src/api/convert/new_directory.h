@@ -1,8 +1,7 @@
 // NewDirectory: a directory that appears under its name whole, or not at all, as python/penstock/_steps.py makes steps.
 //
-// ".NAME.saving-<16 hex digits>" is made beside the target, and held by a shared lock: files are written into it, and
-// one rename gives it its name. A hidden directory that can be locked exclusively belongs to nobody any more. Move-only
-// in spirit, one thread.
+// A hidden directory is made beside the target (io/hidden_directories.h), and held by a lock: files are written into
+// it, and one rename gives it its name. One thread.
 #pragma once
 
 #include <filesystem>
@@ -27,7 +26,11 @@ class NewDirectory {
   void commit(bool replace, bool durable);
 
  private:
+  std::filesystem::path rename(bool replace);
+  std::filesystem::path rename_in_two_steps();
+
   const std::filesystem::path target_;
+  const UniqueFd parent_;
   std::filesystem::path path_;
   UniqueFd lock_;
   bool committed_ = false;

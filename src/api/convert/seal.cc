@@ -14,6 +14,7 @@
 #include "format/checksums.h"
 #include "format/detect.h"
 #include "format/seal.h"
+#include "io/names.h"
 #include "io/new_file.h"
 #include "transfer/range_checksums.h"
 
@@ -85,6 +86,8 @@ class Sealing {
     file.finish(text_.size(), durable);
     file.publish();
     if (durable) file.sync_name();
+    remove_dead_temporaries(file.directory(),
+                            [&](std::string_view name) { return name == target.filename().native(); });
     return {path_, target, seal_.size, seal_.sha256};
   }
 

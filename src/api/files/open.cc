@@ -302,12 +302,14 @@ void Reader::State::add(const fs::path& path, std::shared_ptr<const File> file, 
 }
 
 const TensorInfo* Reader::State::find(std::string_view name) const {
-  std::call_once(indexed_, [this] {
-    index_.reserve(tensors.size());
-    for (std::size_t i = 0; i < tensors.size(); ++i) index_.emplace(tensors[i].name, i);
+  const auto& index = index_.get([this] {
+    NameMap<std::size_t> places;
+    places.reserve(tensors.size());
+    for (std::size_t i = 0; i < tensors.size(); ++i) places.emplace(tensors[i].name, i);
+    return places;
   });
-  const auto entry = index_.find(name);
-  return entry == index_.end() ? nullptr : &tensors[entry->second];
+  const auto entry = index.find(name);
+  return entry == index.end() ? nullptr : &tensors[entry->second];
 }
 
 std::size_t Reader::State::require(std::string_view name) const {

@@ -14,6 +14,7 @@
 #include "api/save/stale_seal.h"
 #include "base/bytes.h"
 #include "base/error.h"
+#include "base/fork.h"
 #include "base/name_hash.h"
 #include "format/shards.h"
 #include "io/closing.h"
@@ -106,6 +107,7 @@ FileSet::State::State(Writer writer, std::vector<FileSetFile> files, std::uint64
   check_file_layouts(files_, work_);
   find_devices(work_);
   if (!work_.tensors.empty()) match_tensors();
+  clear_leftovers_of(work_.path);
   check_free_space(files_, min_free_bytes);
   make_files();
 }
@@ -236,7 +238,7 @@ void FileSet::State::publish_each() {
     const auto found = folders.find(folder_of(writer.file().path()));
     if (found == folders.end()) continue;
     const int directory = writer.file().directory();
-    if (work_.options.durable) sync_directory(directory, writer.file().path());
+    if (work_.options.durable) sync_directory(directory, writer.file().path(), kSyncOfNameFailed);
     remove_dead_temporaries(directory,
                             [&](std::string_view name) { return found->second.contains(std::string(name)); });
     folders.erase(found);
@@ -273,7 +275,7 @@ bool FileSet::State::report(std::uint64_t done) const {
 }
 
 FileSet::FileSet(Writer writer, std::vector<FileSetFile> files, std::uint64_t min_free_bytes)
-    : state_(std::make_unique<State>(std::move(writer), std::move(files), min_free_bytes)) {}
+    : state_(of_this_process(std::make_unique<State>(std::move(writer), std::move(files), min_free_bytes))) {}
 FileSet::FileSet(FileSet&&) noexcept = default;
 FileSet& FileSet::operator=(FileSet&&) noexcept = default;
 FileSet::~FileSet() = default;

@@ -35,6 +35,7 @@ std::vector<std::filesystem::path> Save::targets() const {
 }
 
 void Save::prepare(bool snapshot) {
+  clear_leftovers_of(state_.path);
   for (FileContent& content : std::exchange(contents_, {})) {
     files_.push_back(std::make_unique<FileSave>(std::move(content), state_.options, snapshot));
     total_ += files_.back()->layout.file_size();

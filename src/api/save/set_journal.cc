@@ -14,6 +14,7 @@
 
 #include "api/save/set_files.h"
 #include "base/error.h"
+#include "format/detect.h"
 #include "format/seal.h"
 #include "format/shards.h"
 #include "io/names.h"
@@ -25,6 +26,14 @@ namespace fs = std::filesystem;
 
 constexpr std::uint64_t kMaxText = 100'000'000;
 constexpr int kOpenAttempts = 10;
+
+// Nobody writes an empty file of a journal's name but a saver; it is known by what it would save.
+bool is_journal_text(const std::string& text, const fs::path& set) {
+  if (!text.empty()) return is_change_text(text);
+  const auto suffixes = data_suffixes();
+  return std::any_of(suffixes.begin(), suffixes.end(),
+                     [&](std::string_view suffix) { return set.native().ends_with(suffix); });
+}
 
 }  // namespace
 
@@ -39,8 +48,32 @@ SetJournal::SetJournal(const fs::path& set) : set_(set), name_(journal_file_name
   }
 }
 
+SetJournal::SetJournal(const fs::path& set, UniqueFd directory, UniqueFd file)
+    : set_(set),
+      name_(journal_file_name(set.filename().native())),
+      directory_(std::move(directory)),
+      file_(std::move(file)),
+      recorded_(true) {}
+
+std::vector<std::string> SetJournal::remove_dead(const fs::path& set) {
+  const std::string name = journal_file_name(set.filename().native());
+  UniqueFd directory(::open(directory_of(set).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!directory) return {};
+  UniqueFd file(::openat(directory.get(), name.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
+  struct stat status {};
+  if (!file || ::fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode)) return {};
+  if (::flock(file.get(), LOCK_EX | LOCK_NB) != 0) return {};
+  SetJournal journal(set, std::move(directory), std::move(file));
+  if (!journal.is_named() || !is_journal_text(journal.read_text(), set)) return {};
+  journal.recover();
+  if (::unlinkat(journal.directory(), name.c_str(), 0) == 0) journal.recovered_.push_back(name);
+  return std::move(journal.recovered_);
+}
+
 SetJournal::~SetJournal() {
   if (!recorded_) finish();
+  // Said, and not left to close(): a child of fork() may have a copy of the descriptor, which would keep the lock.
+  if (file_) ::flock(file_.get(), LOCK_UN);
 }
 
 bool SetJournal::exists(const fs::path& set) {
@@ -79,9 +112,14 @@ void SetJournal::lock() {
     } while (result != 0 && errno == EINTR);
     if (result != 0 && !writable_) throw_errno(set_.native(), fmt::format("cannot lock {}", name_), errno);
     // Where a filesystem has no locks, saves of one name at one time are the caller's to avoid.
-    const auto named = find_name(directory_.get(), name_);
-    if (named && named->inode == status.st_ino) return;
+    if (is_named()) return;
   }
+}
+
+bool SetJournal::is_named() const {
+  struct stat status {};
+  const auto named = find_name(directory_.get(), name_);
+  return named && ::fstat(file_.get(), &status) == 0 && named->inode == status.st_ino;
 }
 
 std::string SetJournal::read_text() const {
@@ -130,7 +168,11 @@ bool SetJournal::recover() {
   const SetChange change = parse_change(text);
   std::vector<SetEntry> dead = is_there(directory_.get(), change.index) ? change.vanish : change.appear;
   if (!dead.empty()) keep_used(dead);
+  std::erase_if(dead, [&](const SetEntry& entry) { return !is_there(directory_.get(), entry); });
   remove_entries(directory_.get(), dead);
+  for (const SetEntry& entry : dead) {
+    if (!is_there(directory_.get(), entry)) recovered_.push_back(entry.name);
+  }
   // The journal must not go before them in a power cut.
   if (!dead.empty()) sync_directory(directory_.get(), set_.native());
   return true;
@@ -152,7 +194,9 @@ void SetJournal::record(const SetChange& change, bool durable) {
 }
 
 void SetJournal::finish() noexcept {
-  if (file_) ::unlinkat(directory_.get(), name_.c_str(), 0);
+  if (!file_) return;
+  ::unlinkat(directory_.get(), name_.c_str(), 0);
+  ::flock(file_.get(), LOCK_UN);
   file_.reset();
 }
 

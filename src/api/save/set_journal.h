@@ -31,6 +31,10 @@ class SetJournal {
 
   static bool exists(const std::filesystem::path& set);
 
+  // Removes what a dead saver left, if there is one, and waits for nobody. Returns the names that are gone, the
+  // journal's last. What only has a journal's name and is none stays.
+  static std::vector<std::string> remove_dead(const std::filesystem::path& set);
+
   int directory() const noexcept { return directory_.get(); }
 
   // Before anything gets or loses a name. Throws Error.
@@ -40,8 +44,11 @@ class SetJournal {
   void finish() noexcept;
 
  private:
+  SetJournal(const std::filesystem::path& set, UniqueFd directory, UniqueFd file);
+
   UniqueFd open_journal();
   void lock();
+  bool is_named() const;
   bool is_trusted() const;
   bool recover();
   std::string read_text() const;
@@ -51,6 +58,7 @@ class SetJournal {
   const std::string name_;
   UniqueFd directory_;
   UniqueFd file_;
+  std::vector<std::string> recovered_;  // what a dead saver left and is gone now
   bool writable_ = false;
   bool recorded_ = false;
 };

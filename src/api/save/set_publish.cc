@@ -194,11 +194,19 @@ void replace_set(const SetPublication& publication, const ShardIndex& index, std
   report(publication, "old shards removed");
   remove_entries(directory, {index_entry});
   report(publication, "index removed");
-  if (publication.durable) sync_directory(directory, publication.path.native());
+  if (publication.durable) sync_directory(directory, publication.path.native(), kSyncOfNameFailed);
   journal.finish();
 }
 
 }  // namespace
+
+void clear_leftovers_of(const std::filesystem::path& set) {
+  const fs::path parent = directory_of(set);
+  const UniqueFd directory(::open(parent.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!directory) return;  // whoever makes the files says so
+  clear_temporaries({set}, directory.get());
+  SetJournal::remove_dead(set);
+}
 
 void publish_shards(const SetPublication& publication, std::span<NewFile* const> files, ShardIndex& index,
                     NewFile& index_file, std::uint64_t nbytes) {

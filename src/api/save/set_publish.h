@@ -32,6 +32,9 @@ struct SetPublication {
   std::vector<std::string> replaced = {};
 };
 
+// Before a save takes any space: what savers of this name left that were killed may fill the drive.
+void clear_leftovers_of(const std::filesystem::path& set);
+
 // `index.files` are the shards as they would be called if nothing was there, one for each of `files`; they become what
 // they are called now. Shards without a tensor are in no index: their names tell that they are of the set. `index_file`
 // is new and empty.

@@ -64,6 +64,7 @@ void SetWriter::add(Writer writer) {
   if (work.options.max_shard_size > 0) throw_argument("{}: a file of a set is not split", work.path.native());
   work.path = state_->path.parent_path() / work.path.filename();
   work.options.durable = state_->durable;
+  if (state_->members.empty()) clear_leftovers_of(state_->path);
   find_devices(work);
   wait_for_streams(work);
   auto member = std::make_unique<SetMember>(std::move(writer));

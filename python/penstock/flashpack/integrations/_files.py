@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from ..._replacement import Replacement
 from ...errors import ArgumentError, FormatError, NotFoundError
 
 CONFIG_NAME = "config.json"
@@ -48,9 +49,9 @@ def change_json(path: Path, changes: dict[str, Any]) -> None:
     found = read_json(path)
     if all(found.get(key) == value for key, value in changes.items()):
         return
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    beside.write_text(json.dumps({**found, **changes}, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-    beside.replace(path)
+    with Replacement(path) as beside:
+        text = json.dumps({**found, **changes}, indent=2, sort_keys=True) + "\n"
+        Path(beside).write_text(text, encoding="utf-8")
 
 
 def make_folder(path: str | os.PathLike[str]) -> Path:
