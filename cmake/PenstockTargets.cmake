@@ -28,6 +28,20 @@ if(PENSTOCK_SANITIZE)
   endif()
 endif()
 
+# penstock_hardened(TARGET): what is shipped, not the tests. No -fstack-protector-all: the copies in inner loops have no
+# buffers of their own to guard. FORTIFY_SOURCE wants optimised code, and sanitizers want to see the plain calls.
+function(penstock_hardened target)
+  if(PENSTOCK_SANITIZE)
+    return()
+  endif()
+  target_compile_options(${target} PRIVATE -fstack-protector-strong -fstack-clash-protection)
+  target_compile_options(${target} PRIVATE "$<$<NOT:$<CONFIG:Debug>>:-U_FORTIFY_SOURCE;-D_FORTIFY_SOURCE=2>")
+  get_target_property(type ${target} TYPE)
+  if(NOT type STREQUAL "OBJECT_LIBRARY")
+    target_link_options(${target} PRIVATE -Wl,-z,relro -Wl,-z,now -Wl,-z,noexecstack)
+  endif()
+endfunction()
+
 # penstock_find_package(NAME PACKAGE FOR): what an option, and not the library, needs; FOR is that option.
 macro(penstock_find_package name package for)
   find_package(${name} QUIET)
@@ -58,6 +72,7 @@ function(penstock_layer name)
   set_target_properties(penstock_${name} PROPERTIES CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON)
   target_include_directories(penstock_${name} PUBLIC "${PROJECT_SOURCE_DIR}/include" "${PROJECT_SOURCE_DIR}/src")
   target_link_libraries(penstock_${name} PRIVATE penstock_flags PUBLIC fmt::fmt ${LAYER_LIBRARIES})
+  penstock_hardened(penstock_${name})
   foreach(dependency IN LISTS LAYER_DEPENDS)
     target_link_libraries(penstock_${name} PUBLIC penstock_${dependency})
   endforeach()

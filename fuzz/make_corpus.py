@@ -6,6 +6,7 @@ python fuzz/make_corpus.py
 from __future__ import annotations
 
 import io
+import random
 import zipfile
 from pathlib import Path
 
@@ -266,7 +267,17 @@ def make_chunks() -> None:
         (chunks / f"{name}.json").write_text(text, newline="")
 
 
+def make_writers() -> None:
+    """Bytes to choose from, the last of which says which writer."""
+    writers = emptied("fuzz_writers")
+    for writer in range(8):
+        (writers / f"zeros_{writer}").write_bytes(bytes(40) + bytes([writer]))
+        rng = random.Random(writer)
+        (writers / f"random_{writer}").write_bytes(rng.randbytes(200) + bytes([writer]))
+
+
 def main() -> None:
+    make_writers()
     make_flashpack()
     make_torch()
     make_chunks()

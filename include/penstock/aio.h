@@ -83,7 +83,7 @@ class AioHandle {
   std::size_t pending() const;
 
  private:
-  std::unique_ptr<State> state_;
+  std::shared_ptr<State> state_;
 };
 
 // Memory at a multiple of the page size, locked against swapping where the system allows so much of it.

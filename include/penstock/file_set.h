@@ -68,7 +68,7 @@ class FileSet {
 
  private:
   friend struct FileSetAccess;
-  std::unique_ptr<State> state_;
+  std::shared_ptr<State> state_;
 };
 
 }  // namespace penstock

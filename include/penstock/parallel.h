@@ -61,7 +61,7 @@ class ParallelSave {
   Stats commit(std::span<const ShareChecksum> checksums);
 
  private:
-  std::unique_ptr<State> state_;
+  std::shared_ptr<State> state_;
 };
 
 }  // namespace penstock

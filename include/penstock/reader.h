@@ -75,7 +75,7 @@ class TensorStream {
  private:
   friend class Reader;
   explicit TensorStream(std::unique_ptr<State> state);
-  std::unique_ptr<State> state_;
+  std::shared_ptr<State> state_;
 };
 
 class Reader {

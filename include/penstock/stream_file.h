@@ -83,7 +83,7 @@ class StreamFile {
   StreamStats stats() const;
 
  private:
-  std::unique_ptr<State> state_;
+  std::shared_ptr<State> state_;
 };
 
 }  // namespace penstock

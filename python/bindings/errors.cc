@@ -1,5 +1,6 @@
 // penstock::Error becomes the Python class of its kind, as penstock/errors.py defines it.
-#include <cstring>
+#include <string>
+#include <string_view>
 
 #include "bindings.h"
 
@@ -40,9 +41,25 @@ const char* class_name(ErrorKind kind) {
   return "Error";
 }
 
+// One line, whatever the names of files have in them: what a terminal would obey stands in it as \x1b and the like.
+std::string printable(std::string_view message) {
+  std::string text;
+  for (const char character : message) {
+    const auto byte = static_cast<unsigned char>(character);
+    if (byte < 0x20 || byte == 0x7F) {
+      constexpr std::string_view kDigits = "0123456789abcdef";
+      text += {'\\', 'x', kDigits[byte >> 4], kDigits[byte & 15]};
+    } else {
+      text += character;
+    }
+  }
+  return text;
+}
+
 // Messages name paths, and a path need not be UTF-8.
 nb::object message_text(const char* message) {
-  PyObject* text = PyUnicode_DecodeUTF8(message, static_cast<Py_ssize_t>(std::strlen(message)), "surrogateescape");
+  const std::string line = printable(message);
+  PyObject* text = PyUnicode_DecodeUTF8(line.data(), static_cast<Py_ssize_t>(line.size()), "surrogateescape");
   if (text == nullptr) throw nb::python_error();
   return nb::steal(text);
 }

@@ -190,7 +190,9 @@ class Builder {
 
   // Known before its parts are: it may contain itself.
   nb::object make_opaque(std::uint32_t number, const TorchValue& value) {
-    nb::object opaque = call("opaque", text_object(value.name));
+    // Many objects have one name, which is kept once.
+    const nb::object name = text_object(value.name);
+    nb::object opaque = call("opaque", nb::borrow(PyDict_SetDefault(names_.ptr(), name.ptr(), name.ptr())));
     made_.emplace(number, opaque);
     const bool is_called = value.opaque.arguments != TorchValue::kNoValue;
     nb::list states;
@@ -212,6 +214,7 @@ class Builder {
   nb::list tensors_;
   nb::dict make_;
   std::unordered_map<std::uint32_t, nb::object> made_;
+  nb::dict names_;  // of opaque values
   unsigned depth_ = 0;
 };
 

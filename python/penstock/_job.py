@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import _thread
 import atexit
 import os
 import sys
-import threading
 import warnings
 import weakref
 from collections.abc import Callable
@@ -30,8 +30,9 @@ class SaveJob:
         _forget_finished()
         self._save = Save(job, path, owners, nbytes, weakref.ref(self))
         _running.add(self._save)
+        # No threading.Thread, whose start() waits for ever where the new thread finds no memory to begin with.
         with suppress(RuntimeError):  # While the interpreter exits there are no new threads, and no need of one.
-            threading.Thread(target=_release_when_staged, args=(job, owners), daemon=True).start()
+            _thread.start_new_thread(_release_when_staged, (job, owners))
 
     @property
     def path(self) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
+from ._fork import new_lock
 from .errors import ArgumentError, CancelledError, Error
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ class QueuedJob:
     def __init__(self, path: str, before: Sequence[Job], start: Callable[[], _core.SaveJob]) -> None:
         self._path = path
         self._process = os.getpid()
-        self._lock = threading.Lock()
+        self._lock = new_lock()
         self._decided = threading.Event()  # it has started, or never will
         self._cancelled = False
         self._job: _core.SaveJob | None = None

@@ -6,7 +6,7 @@ Rewriting a file in place pulls the bytes away under whoever has it mapped, and 
 from __future__ import annotations
 
 import os
-import stat
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from ._steps import StagedDirectory, remove_dead
@@ -42,11 +42,17 @@ class Replacement:
 
     def publish(self) -> None:
         try:
-            if os.path.exists(self._target):
-                os.chmod(self.path, stat.S_IMODE(os.stat(self._target).st_mode))
+            with suppress(FileNotFoundError):
+                self._take_mode(os.stat(self._target))
             os.replace(self.path, self._target)
         finally:
             self.discard()
+
+    def _take_mode(self, old: os.stat_result) -> None:
+        """Of the file that is replaced; of somebody else's no more than the umask leaves."""
+        ours = os.stat(self.path)
+        mode = old.st_mode & 0o777
+        os.chmod(self.path, mode if old.st_uid == ours.st_uid else mode & ours.st_mode)
 
     def discard(self) -> None:
         self._folder.abandon()

@@ -63,7 +63,7 @@ class StagedDirectory:
             raise ArgumentError(f"{self.target}: can't be the name of a new directory")
         self._durable = durable
         self._fd: int | None
-        with _explaining(self.target):
+        with naming(self.target):
             self.path, self._fd = _make_hidden(self.target)
         _held.add(self)
 
@@ -77,7 +77,7 @@ class StagedDirectory:
         """
         if self._fd is None:
             raise ArgumentError(f"{self.target}: the directory was committed or abandoned before")
-        with _explaining(self.target):
+        with naming(self.target):
             if self._durable:
                 _sync_tree(self.path, sync_files)
             old = self._rename(replace)
@@ -162,7 +162,7 @@ def remove_dead(parent: AnyPath, *, of: str | None = None) -> list[str]:
 def remove_directory(path: AnyPath) -> None:
     """Removes a directory that is in its place: first its name goes, then what is in it."""
     target = Path(os.path.abspath(target_text(path)))
-    with _explaining(target):
+    with naming(target):
         hidden = _hidden_name(target, "removing")
         os.rename(target, hidden)
         shutil.rmtree(hidden, ignore_errors=True)  # what is left is removed by the next remove_dead()
@@ -170,7 +170,7 @@ def remove_directory(path: AnyPath) -> None:
 
 def sync_directory(path: AnyPath) -> None:
     """Makes the names in a directory durable."""
-    with _explaining(Path(path)):
+    with naming(Path(path)):
         _sync(path)
 
 
@@ -313,7 +313,7 @@ _ERRORS: tuple[tuple[type[OSError], type[Error]], ...] = (
 
 
 @contextmanager
-def _explaining(path: Path) -> Iterator[None]:
+def naming(path: Path) -> Iterator[None]:
     """What the system refuses, in one line that names the directory by the name it was to have."""
     try:
         yield

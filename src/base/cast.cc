@@ -191,10 +191,11 @@ void cast_on(bool wide_processor, DType from, const std::byte* source, DType to,
   }
 }
 
+const bool wide_processor = processor_is_wide();
+
 }  // namespace
 
 void cast_elements(DType from, const std::byte* source, DType to, std::byte* target, std::uint64_t count) noexcept {
-  static const bool wide_processor = processor_is_wide();
   cast_on(wide_processor, from, source, to, target, count);
 }
 

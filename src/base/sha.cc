@@ -11,6 +11,8 @@ namespace {
 
 constexpr std::size_t kShaBlock = 64;
 
+const bool has_instructions = has_sha_instructions();
+
 constexpr std::uint32_t load_big_endian(const std::byte* bytes) noexcept {
   std::uint32_t word = 0;
   for (int i = 0; i < 4; ++i) word = (word << 8) | std::to_integer<std::uint32_t>(bytes[i]);
@@ -18,7 +20,6 @@ constexpr std::uint32_t load_big_endian(const std::byte* bytes) noexcept {
 }
 
 void sha256_blocks(std::span<std::uint32_t, 8> state, const std::byte* bytes, std::size_t count) noexcept {
-  static const bool has_instructions = has_sha_instructions();
   has_instructions ? sha256_blocks_x86(state, bytes, count) : sha256_blocks_portable(state, bytes, count);
 }
 

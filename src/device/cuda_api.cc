@@ -4,7 +4,10 @@
 #include <link.h>
 
 #include <atomic>
+#include <memory>
+#include <mutex>
 
+#include "base/fork.h"
 #include "device/dynamic_library.h"
 
 namespace penstock::cuda {
@@ -15,26 +18,28 @@ DynamicLibrary driver_library() {
 }
 
 Library open_driver() {
-  static Api api;
+  auto api = std::make_unique<Api>();  // kept for ever once it is whole
   Library result;
   DynamicLibrary library = driver_library();
   if (!library.open(result.why_not)) return result;
 #define PENSTOCK_FIND(member, symbol, parameters) \
-  if (!library.find(#symbol, api.member, result.why_not)) return result;
+  if (!library.find(#symbol, api->member, result.why_not)) return result;
   PENSTOCK_CUDA_SYMBOLS(PENSTOCK_FIND)
 #undef PENSTOCK_FIND
   int version = 0;
-  if (const Result status = api.driver_version(&version); status != kSuccess) {
-    result.why_not = fmt::format("{}: cuDriverGetVersion failed: {}", library.name(), describe(api, status));
+  if (const Result status = api->driver_version(&version); status != kSuccess) {
+    result.why_not = fmt::format("{}: cuDriverGetVersion failed: {}", library.name(), describe(*api, status));
   } else if (version < kOldestDriver) {
     result.why_not = fmt::format("{} is a driver for CUDA {}.{}, and 12.0 or newer is needed", library.name(),
                                  version / 1000, version % 1000 / 10);
   } else {
-    result.api = &api;
+    result.api = api.release();
     result.version = version;
   }
   return result;
 }
+
+constinit MadeOnce<Library> opened_library;
 
 // How many libraries this process has loaded so far, those that are gone again included.
 unsigned long long count_loaded() {
@@ -43,6 +48,7 @@ unsigned long long count_loaded() {
     *static_cast<unsigned long long*>(found) = info->dlpi_adds;
     return 1;  // every entry says the same
   };
+  const std::lock_guard lock(process_mutex());  // the loader has a lock here which children of fork() do not find free
   ::dl_iterate_phdr(look, &count);
   return count;
 }
@@ -50,8 +56,7 @@ unsigned long long count_loaded() {
 }  // namespace
 
 const Library& open_library() {
-  static const Library library = open_driver();
-  return library;
+  return opened_library.get(open_driver);
 }
 
 const Api* loaded_library() {

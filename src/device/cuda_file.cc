@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/fork.h"
 #include "base/unique_fd.h"
 
 namespace penstock::cuda {
@@ -147,6 +148,13 @@ class CudaFile final : public DeviceFile {
   FileHandle handle_ = nullptr;
 };
 
+struct FileDriver {
+  std::mutex mutex;
+  bool is_open = false;
+};
+
+auto& file_driver = *new PerProcess<FileDriver>();
+
 }  // namespace
 
 std::string describe(const Api& api, const FileError& error) {
@@ -160,19 +168,18 @@ std::string describe(const Api& api, const FileError& error) {
 }
 
 const FileApi* open_file_driver(const Api& api, std::string& why_not) {
-  static std::mutex mutex;
-  static bool is_open = false;
   const FileLibrary& library = open_file_library();
   if (library.api == nullptr) {
     why_not = library.why_not;
     return nullptr;
   }
-  const std::lock_guard lock(mutex);
-  if (is_open) return library.api;
+  FileDriver& driver = file_driver.get();
+  const std::lock_guard lock(driver.mutex);
+  if (driver.is_open) return library.api;
   const KeptStandardInput kept;
   const FileError error = library.api->driver_open();
-  is_open = error.file_error == kFileSuccess || error.file_error == kFileAlreadyOpen;
-  if (is_open) return library.api;
+  driver.is_open = error.file_error == kFileSuccess || error.file_error == kFileAlreadyOpen;
+  if (driver.is_open) return library.api;
   why_not = fmt::format("cuFileDriverOpen failed: {}", describe(api, error));
   return nullptr;
 }

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/fork.h"
 #include "device/cuda_device.h"
 #include "device/pinned_pool.h"
 
@@ -23,11 +24,6 @@ using cuda::Ordinal;
 // One Device for each context that is used, kept until the process ends: the driver does not outlive its streams well.
 class KnownDevices {
  public:
-  static KnownDevices& get() {
-    static auto& devices = *new KnownDevices();
-    return devices;
-  }
-
   // `context` null: the primary one, which is made if nobody has yet.
   std::shared_ptr<CudaDevice> find(const Api& api, Ordinal ordinal, Context context) {
     const std::lock_guard lock(mutex_);
@@ -50,6 +46,8 @@ class KnownDevices {
   std::mutex mutex_;
   std::map<std::pair<Ordinal, Context>, std::shared_ptr<CudaDevice>> devices_;
 };
+
+auto& known_devices = *new PerProcess<KnownDevices>();
 
 bool host_can_read(const void* address) {
   std::byte byte{};
@@ -111,7 +109,7 @@ MemoryPlace find_place(const void* address) {
   cuda::Address start = 0;
   const bool is_first =
       !ask_pointer(*api, cuda::kPointerRangeStart, address, start) || start == reinterpret_cast<cuda::Address>(address);
-  return {KnownDevices::get().find(*api, ordinal, context), false, is_first};
+  return {known_devices.get().find(*api, ordinal, context), false, is_first};
 }
 
 std::shared_ptr<Device> open_device(int number) {
@@ -125,7 +123,7 @@ std::shared_ptr<Device> open_device(int number) {
     throw Error(ErrorKind::kDevice,
                 fmt::format("cuda:{}: cuDeviceGet failed: {}", number, cuda::describe(api, result)));
   }
-  return KnownDevices::get().find(api, ordinal, nullptr);
+  return known_devices.get().find(api, ordinal, nullptr);
 }
 
 std::string driver_version() {

@@ -12,6 +12,7 @@
 
 #include "base/bytes.h"
 #include "base/error.h"
+#include "base/fork.h"
 #include "base/page.h"
 #include "base/tuning.h"
 #include "penstock/size.h"
@@ -58,11 +59,17 @@ std::byte* map_block(std::size_t nbytes, int node) {
   return static_cast<std::byte*>(data);
 }
 
+struct ProcessPool {
+  PinnedPool pool{bound_of_process()};
+};
+
+// A child of fork() has none of these pages.
+auto& process_pools = *new PerProcess<ProcessPool>();
+
 }  // namespace
 
 PinnedPool& PinnedPool::process() {
-  static auto& pool = *new PinnedPool(bound_of_process());
-  return pool;
+  return process_pools.get().pool;
 }
 
 PinnedPool::PinnedPool(std::uint64_t bound) : bound_(bound) {}

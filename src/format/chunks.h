@@ -17,6 +17,8 @@ namespace penstock {
 inline constexpr std::string_view kChunksFile = "dcp.json";
 inline constexpr std::string_view kTorchChunksFile = ".metadata";
 
+inline constexpr std::size_t kMostChunkDimensions = 64;  // torch's limit
+
 // A box of a tensor. Its bytes are those of a tensor in a file: of the same name, or, where there is a stretch, the
 // only one of the checkpoint that lies there.
 struct TensorChunk {

@@ -5,6 +5,7 @@
 
 #include "format/memory_source.h"
 #include "format/test_files.h"
+#include "format/test_zip.h"
 #include "penstock/error.h"
 
 namespace penstock {
@@ -159,6 +160,43 @@ TEST(TorchChunks, what_is_no_metadata_is_refused) {
   EXPECT_THAT(refused("\x80\x02"
                       "ctorch.distributed.checkpoint.metadata\nMetadata\n)\x81}b."),
               HasSubstr("has no \"storage_data\""));
+}
+
+TEST(Chunks, too_many_side_by_side_are_not_compared_with_each_other) {
+  std::string chunks;
+  for (int i = 0; i < 3000; ++i) {
+    // All begin in one row and end in another; no two have an element.
+    chunks += fmt::format(R"({}{{"file":0,"offsets":[{},{}],"shape":[4000,1]}})", i > 0 ? "," : "", i, i);
+  }
+  const std::string text =
+      document(fmt::format(R"({{"x":{{"dtype":"F32","shape":[7000,7000],"chunks":[{}]}}}})", chunks));
+  EXPECT_THAT(refusal(text), HasSubstr("3000 chunks side by side are too many"));
+}
+
+std::string torch_refusal(const std::string& pickle) {
+  try {
+    parse_torch_chunks(MemorySource(pickle, "f"));
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "parses";
+}
+
+TEST(TorchChunks, an_object_that_is_looked_into_again_and_again_is_refused) {
+  using namespace std::string_literals;
+  const auto class_of = [](const std::string& name) {
+    return "ctorch.distributed.checkpoint.metadata\n" + name + "\n)\x81";
+  };
+  const auto text_of = [](const std::string& text) {
+    return "X" + test::little(static_cast<std::uint32_t>(text.size())) + text;
+  };
+  std::string large = class_of("MetadataIndex") + "}(";
+  for (int i = 0; i < 5000; ++i) large += text_of(std::to_string(i)) + "N";
+  large += text_of("fqn") + text_of("x") + "ub";
+  std::string pickle = "\x80\x02" + class_of("Metadata") + "}(" + text_of("storage_data") + "}(" + large + "q\x00N"s;
+  for (int i = 0; i < 5000; ++i) pickle += "h\x00N"s;
+  pickle += "u" + text_of("state_dict_metadata") + "}ub.";
+  EXPECT_EQ(torch_refusal(pickle), "f: says the same again and again");
 }
 
 }  // namespace

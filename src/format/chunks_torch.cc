@@ -2,6 +2,7 @@
 // an object of one of its classes is a node that says which class, with a dict of its fields.
 #include <algorithm>
 #include <map>
+#include <set>
 #include <tuple>
 #include <utility>
 
@@ -20,18 +21,24 @@ using pickle::NodeId;
 constexpr std::uint64_t kMaxMetadataSize = std::uint64_t{1} << 30;
 constexpr std::string_view kOfMetadata = "torch.distributed.checkpoint.metadata ";
 
+constexpr std::size_t kFreeSteps = 1 << 20;
+constexpr std::size_t kStepsPerByte = 16;
+
 class MetadataReader {
  public:
-  MetadataReader(const Graph& graph, std::string_view path) : graph_(graph), path_(path) {}
+  MetadataReader(const Graph& graph, std::string_view path)
+      : graph_(graph),
+        path_(path),
+        steps_left_(kFreeSteps + kStepsPerByte * static_cast<std::size_t>(graph.consumed)) {}
 
   ChunkedCheckpoint read() {
     if (!is_a(graph_.root, "Metadata")) fail("is no metadata of torch's");
     read_places(field(graph_.root, "storage_data"));
     for (const auto& [key, entry] : entries(field(graph_.root, "state_dict_metadata"))) {
-      const std::string name(string(key));
-      if (!names_.emplace(name, true).second) fail("{} is there twice", in_quotes(name));
+      const std::string_view name = string(key);
+      if (!names_.insert(name).second) fail("{} is there twice", in_quotes(name));
       if (is_a(entry, "BytesStorageMetadata")) {
-        checkpoint_.objects.push_back(name);
+        checkpoint_.objects.emplace_back(name);
       } else {
         read_tensor(name, entry);
       }
@@ -54,6 +61,12 @@ class MetadataReader {
 
   bool is_a(NodeId id, std::string_view name) const { return graph_.calls(id, std::string(kOfMetadata).append(name)); }
 
+  // Fields, names and shapes that are shared may be looked at again and again, and no longer than that.
+  void step(std::size_t count = 1) {
+    if (count > steps_left_) fail("says the same again and again");
+    steps_left_ -= count;
+  }
+
   // What BUILD gave an object.
   NodeId state(NodeId id) const {
     if (graph_.kind(id) != Kind::kCall || graph_.items(id).size() != 3) fail("an object has no state");
@@ -66,21 +79,23 @@ class MetadataReader {
   }
 
   // pickle::kNoNode: there is none.
-  NodeId find_field(NodeId object, std::string_view name) const {
+  NodeId find_field(NodeId object, std::string_view name) {
     for (const auto& [key, value] : entries(state(object))) {
+      step();
       if (graph_.kind(key) == Kind::kString && graph_.text(key) == name) return value;
     }
     return pickle::kNoNode;
   }
 
-  NodeId field(NodeId object, std::string_view name) const {
+  NodeId field(NodeId object, std::string_view name) {
     const NodeId found = find_field(object, name);
     if (found == pickle::kNoNode) fail("an object has no {}", in_quotes(name));
     return found;
   }
 
-  std::string_view string(NodeId id) const {
+  std::string_view string(NodeId id) {
     if (graph_.kind(id) != Kind::kString) fail("expected a string");
+    step(graph_.text(id).size());
     return graph_.text(id);
   }
 
@@ -90,13 +105,15 @@ class MetadataReader {
   }
 
   // torch.Size((2, 3)), or what else holds numbers.
-  Shape shape(NodeId id) const {
+  Shape shape(NodeId id) {
     if (graph_.calls(id, "torch Size")) {
       const NodeId arguments = graph_.items(id)[1];
       if (graph_.kind(arguments) != Kind::kTuple || graph_.items(arguments).size() != 1) fail("expected a torch.Size");
       id = graph_.items(arguments)[0];
     }
     if (graph_.kind(id) != Kind::kTuple && graph_.kind(id) != Kind::kList) fail("expected a shape");
+    if (graph_.items(id).size() > kMostChunkDimensions) fail("a shape of {} dimensions", graph_.items(id).size());
+    step(graph_.items(id).size());
     Shape result;
     for (const NodeId item : graph_.items(id)) result.push_back(integer(item));
     return result;
@@ -105,7 +122,7 @@ class MetadataReader {
   void read_places(NodeId id) {
     std::map<std::string, std::uint32_t, std::less<>> files;
     for (const auto& [index, info] : entries(id)) {
-      const std::string name(string(field(index, "fqn")));
+      const std::string_view name = string(field(index, "fqn"));
       const NodeId offset = find_field(index, "offset");
       if (offset == pickle::kNoNode || graph_.kind(offset) == Kind::kNone) continue;  // a value that is no tensor
       const NodeId transforms = find_field(info, "transform_descriptors");
@@ -123,7 +140,7 @@ class MetadataReader {
     }
   }
 
-  DType dtype(NodeId properties, const std::string& name) const {
+  DType dtype(NodeId properties, std::string_view name) {
     const NodeId fields = state(properties);
     const bool is_tuple = graph_.kind(fields) == Kind::kTuple && !graph_.items(fields).empty();
     const NodeId type = is_tuple ? graph_.items(fields)[0] : field(properties, "dtype");
@@ -136,7 +153,7 @@ class MetadataReader {
     return *known;
   }
 
-  void read_tensor(const std::string& name, NodeId entry) {
+  void read_tensor(std::string_view name, NodeId entry) {
     if (!is_a(entry, "TensorStorageMetadata")) fail("{} is no tensor and no object", in_quotes(name));
     ChunkedTensor tensor;
     tensor.name = name;
@@ -160,8 +177,9 @@ class MetadataReader {
 
   const Graph& graph_;
   const std::string_view path_;
-  std::map<std::string, bool> names_;
-  std::map<std::pair<std::string, Shape>, Place> places_;
+  std::size_t steps_left_;
+  std::set<std::string_view> names_;  // these are the graph's
+  std::map<std::pair<std::string_view, Shape>, Place> places_;
   ChunkedCheckpoint checkpoint_;
 };
 

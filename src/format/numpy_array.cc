@@ -127,7 +127,7 @@ std::optional<TypeName> find_type(const Graph& graph, NodeId id) {
 std::optional<Bytes> find_bytes(const Graph& graph, NodeId id) {
   const pickle::Node& node = graph.node(id);
   if (node.kind == Kind::kBytes || node.kind == Kind::kByteArray || node.kind == Kind::kOldString || node.old) {
-    return Bytes{node.text, false};
+    return Bytes{node.text(), false};
   }
   if (node.kind != Kind::kCall || graph.items(id).size() != 2) return std::nullopt;
   const auto arguments = graph.items(graph.items(id)[1]);

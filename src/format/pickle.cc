@@ -110,7 +110,7 @@ class Machine {
   void push_text(Kind kind, std::string_view text) {
     Node node;
     node.kind = kind;
-    node.text = text;
+    node.set_text(text);
     push(add(node));
   }
 
@@ -485,7 +485,7 @@ class Machine {
     if (is_new) name_bytes_ += name_kept->size();
     if (name_bytes_ > kFreeNames + kNamesPerByte * text_.size()) fail("names of globals take {} bytes", name_bytes_);
     node.kind = Kind::kGlobal;
-    node.text = *name_kept;
+    node.set_text(*name_kept);
     push(add(node));
     if (node.foreign && graph_.first_foreign == kNoNode) graph_.first_foreign = top();
   }

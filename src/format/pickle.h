@@ -18,9 +18,10 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <unordered_set>
 #include <utility>
 #include <vector>
+
+#include "base/name_hash.h"
 
 namespace penstock::pickle {
 
@@ -52,18 +53,31 @@ enum class Kind : std::uint8_t {
   kPersistent,  // items: the id
 };
 
+// There is one for every two bytes of a hostile pickle: it is kept small.
 struct Node {
   Kind kind = Kind::kNone;
-  bool foreign = false;        // kGlobal: not one that Options::knows
-  bool old = false;            // kString: of Python 2, where it was bytes
-  std::uint16_t depth = 0;     // containers and calls: of what is in it, when it was put there
-  std::uint32_t contents = 0;  // containers and calls: index into Graph::contents; 0 is that of all empty ones
-  std::uint32_t at = 0;        // the byte of the pickle where its opcode stands
-  std::int64_t integer = 0;    // also kBool; the bits of kFloat
-  std::string_view text;       // kString, kOldString, kBytes, kByteArray, kBigInteger, kGlobal
+  bool foreign : 1 = false;     // kGlobal: not one that Options::knows
+  bool old : 1 = false;         // kString: of Python 2, where it was bytes
+  std::uint16_t depth = 0;      // containers and calls: of what is in it, when it was put there
+  std::uint32_t contents = 0;   // containers and calls: index into Graph::contents; 0 is that of all empty ones
+  std::uint32_t at = 0;         // the byte of the pickle where its opcode stands
+  std::uint32_t text_size = 0;  // kString, kOldString, kBytes, kByteArray, kBigInteger, kGlobal
+  union {
+    std::int64_t integer = 0;  // also kBool; the bits of kFloat
+    const char* text_begin;    // of those with a text
+  };
 
   double number() const noexcept { return std::bit_cast<double>(integer); }  // of kFloat
+  // Empty for those without one.
+  std::string_view text() const noexcept {
+    return text_size == 0 ? std::string_view() : std::string_view(text_begin, text_size);
+  }
+  void set_text(std::string_view text) noexcept {
+    text_begin = text.data();
+    text_size = static_cast<std::uint32_t>(text.size());
+  }
 };
+static_assert(sizeof(Node) == 24);
 
 // What a pickle adds to something by opcodes of their own.
 struct Added {
@@ -83,7 +97,7 @@ class Graph {
 
   const Node& node(NodeId id) const { return nodes[id]; }
   Kind kind(NodeId id) const { return nodes[id].kind; }
-  std::string_view text(NodeId id) const { return nodes[id].text; }
+  std::string_view text(NodeId id) const { return nodes[id].text(); }
   std::span<const NodeId> items(NodeId id) const { return contents[nodes[id].contents].items; }
   std::span<const std::pair<NodeId, NodeId>> entries(NodeId id) const {
     const auto& added = contents[nodes[id].contents].added;
@@ -114,7 +128,7 @@ class Graph {
   std::uint64_t offset = 0;
   std::vector<Node> nodes;
   std::deque<Contents> contents = std::deque<Contents>(1);
-  std::unordered_set<std::string> names;  // of globals
+  NameSet<std::string> names;  // of globals
 };
 
 struct Options {

@@ -96,10 +96,11 @@ bool looks_like(const ByteSource& source) {
 
 Layout parse(const ByteSource& source) {
   const std::uint64_t length = read_header_length(source);
-  const auto header = std::make_unique_for_overwrite<char[]>(length + 1);
+  auto header = std::make_unique_for_overwrite<char[]>(length + 1);
   source.read(kHeaderStart, std::as_writable_bytes(std::span(header.get(), length)));
   header[length] = '\0';
   Layout layout = parse_header({header.get(), length}, source.path());
+  header.reset();
   sort_by_offset(layout.tensors);
   check_names_differ(layout.tensors, source.path());
   const std::uint64_t data_start = kHeaderStart + length;

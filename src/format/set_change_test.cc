@@ -37,6 +37,8 @@ TEST(SetChange, what_is_no_such_text_gives_nothing) {
            "penstock set 1\nend\n",
            "penstock set 1\nindex 1 2 9 i\nend\n",
            "penstock set 1\nindex 1 2 99999999999999999999 i\nend\n",
+           "penstock set 1\nindex 99999999999999999999 2 1 i\nend\n",
+           "penstock set 1\nindex  2 1 i\nend\n",
            "penstock set 1\nindex 1 2 0 \nend\n",
            "penstock set 1\nindex 1 2 1 i\nappear -1 2 1 a\nend\n",
            "penstock set 1\nindex 1 2 1 i\nother 1 2 1 a\nend\n",

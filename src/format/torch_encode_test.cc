@@ -141,6 +141,18 @@ torch::EncodeOptions options_of(const torch::LegacyHead& head, std::vector<Tenso
   return options;
 }
 
+TEST(TorchEncodeTest, legacy_files_of_every_type_are_read_again) {
+  std::vector<TensorSpec> specs;
+  for (int i = 0; i < kDTypeCount; ++i) {
+    const auto dtype = static_cast<DType>(i);
+    if (dtype_bits(dtype) >= 8) specs.push_back(make_spec(std::string(dtype_name(dtype)), dtype, {4}));
+  }
+  const PlannedSource source(torch::encode_legacy(specs, {}));
+  const Layout layout = torch::parse_legacy(source);
+  ASSERT_EQ(layout.tensors.size(), specs.size());
+  for (const TensorInfo& tensor : layout.tensors) EXPECT_EQ(dtype_name(tensor.dtype), tensor.name);
+}
+
 TEST(TorchEncodeTest, legacy_files_of_other_protocols_are_those_of_torch) {
   for (const std::string name : {"torch/tree.legacy.pt", "torch/tree_protocol_4.legacy.pt"}) {
     const std::string golden = test::golden_file(name);

@@ -4,10 +4,10 @@
 
 #include <algorithm>
 #include <array>
-#include <unordered_map>
 
 #include "base/bytes.h"
 #include "base/error.h"
+#include "base/name_hash.h"
 #include "format/pickle_opcodes.h"
 #include "format/torch_file.h"
 #include "format/torch_fragments.h"
@@ -100,7 +100,7 @@ class HeadReader {
   // The storages as the list of keys has them, each exactly once.
   std::vector<std::uint32_t> order_of(const Tree& tree, const Graph& keys) const {
     if (keys.kind(keys.root) != Kind::kList) throw_format(path_, "the keys of the storages are not a list");
-    std::unordered_map<std::string_view, std::uint32_t> numbers;
+    NameMap<std::uint32_t> numbers;
     for (const Storage& storage : tree.storages()) {
       numbers.emplace(storage.key, static_cast<std::uint32_t>(numbers.size()));
     }

@@ -66,7 +66,9 @@ FilePlan encode_legacy(std::span<const TensorSpec> specs, const EncodeOptions& o
   plan.offsets.resize(specs.size());
   std::uint64_t cursor = plan.prefix.size();
   for (const std::uint32_t i : plan.order) {
-    const std::uint64_t count = specs[i].nbytes / (dtype_bits(specs[i].dtype) / 8);
+    // Who brings a pickle has counted its storages in elements of the spec's width.
+    const std::uint64_t width = options.pickle ? dtype_bits(specs[i].dtype) / 8 : storage_width(specs[i].dtype);
+    const std::uint64_t count = specs[i].nbytes / width;
     Literal literal{cursor, std::vector<std::byte>(sizeof count)};
     std::memcpy(literal.bytes.data(), &count, sizeof count);
     plan.literals.push_back(std::move(literal));

@@ -1,11 +1,11 @@
 // The paths of a tree's tensors, and what in it is opaque.
 #include <algorithm>
-#include <unordered_map>
 #include <unordered_set>
 
 #include "base/bytes.h"
 #include "base/error.h"
 #include "base/json.h"
+#include "base/name_hash.h"
 #include "format/torch_globals.h"
 #include "format/torch_tree.h"
 
@@ -18,7 +18,7 @@ using pickle::NodeId;
 // Walks a tree by its containers.
 class Namer {
  public:
-  Namer(const Tree& tree, std::string_view path, WalkLimits limits)
+  Namer(const Tree& tree, std::string_view path, const WalkLimits& limits)
       : tree_(tree), graph_(tree.graph()), path_(path), limits_(limits) {}
 
   Tree::Listing run() {
@@ -27,8 +27,7 @@ class Namer {
   }
 
  private:
-  static constexpr std::size_t kMostNameBytes = 512 * kMiB;
-  static constexpr std::size_t kLeavesPerStep = 16;
+  static constexpr std::size_t kLeavesPerStep = 4;
 
   template <typename... Args>
   [[noreturn]] void fail(fmt::format_string<Args...> message, Args&&... args) const {
@@ -38,7 +37,7 @@ class Namer {
   void visit(NodeId id, const std::string& name, unsigned depth) {
     if (++steps_ > limits_.steps) fail("the tree has more than {} values", limits_.steps);
     if (depth > pickle::kMaxDepth) fail("values are nested deeper than {}", pickle::kMaxDepth);
-    if (add_tensor(id, name)) return;
+    if (add_tensor(id, depth == 0 ? "tensor" : name)) return;
     const Kind kind = graph_.kind(id);
     if (kind == Kind::kList || kind == Kind::kTuple || kind == Kind::kSet || kind == Kind::kFrozenSet) {
       visit_items(graph_.items(id), name, depth);
@@ -55,12 +54,12 @@ class Namer {
     const std::int32_t array = tree_.array_at(id);
     if (tensor < 0 && array < 0) return false;
     const std::size_t known = tree_.tensors().size() + tree_.arrays().size();
-    if (listing_.tensors.size() >= std::max(limits_.names, 4 * known)) {
+    if (listing_.tensors.size() >= limits_.names) {
       fail("{} tensors are repeated more than {} times", known, listing_.tensors.size());
     }
     const std::size_t number =
         tensor >= 0 ? static_cast<std::size_t>(tensor) : tree_.tensors().size() + static_cast<std::size_t>(array);
-    std::string shown = name.empty() ? "tensor" : name;
+    std::string shown = name;
     // An object may have an attribute and an entry of one name.
     if (opaque_depth_ > 0) {
       const auto [first, fresh] = in_objects_.emplace(shown, number);
@@ -91,7 +90,7 @@ class Namer {
   void visit_opaque(NodeId id, const std::string& name, unsigned depth) {
     if (opaque_depth_ == 0) {
       listing_.opaque.push_back({name, tree_.opaque_name(id)});
-      name_bytes_ += listing_.opaque.back().name.size();
+      count_name(listing_.opaque.back().name);
     }
     if (graph_.kind(id) != Kind::kCall) return;
     // Objects refer to each other at will: each is looked into where it is met first.
@@ -142,11 +141,15 @@ class Namer {
   void enter(NodeId id, const std::string& parent, const std::string& name, unsigned depth) {
     if (is_leaf(id)) return;
     const std::string joined = parent.empty() ? name : parent + "/" + name;
-    name_bytes_ += joined.size();
-    if (name_bytes_ > kMostNameBytes) {
-      fail("the paths of its tensors take more than {} bytes", kMostNameBytes);
-    }
+    count_name(joined);
     visit(id, joined, depth + 1);
+  }
+
+  void count_name(std::string_view name) {
+    name_bytes_ += name.size();
+    if (name_bytes_ > limits_.name_bytes) {
+      fail("the paths of its tensors take more than {} bytes", limits_.name_bytes);
+    }
   }
 
   std::string key_text(NodeId key) const {
@@ -173,8 +176,8 @@ class Namer {
   std::size_t leaves_ = 0;
   std::size_t name_bytes_ = 0;
   unsigned opaque_depth_ = 0;
-  std::unordered_map<std::string, std::size_t> in_objects_;  // paths of tensors in opaque values, and their numbers
-  std::unordered_set<NodeId> seen_;                          // opaque values that were visited
+  NameMap<std::size_t, std::string> in_objects_;  // paths of tensors in opaque values, and their numbers
+  std::unordered_set<NodeId> seen_;               // opaque values that were visited
   Tree::Listing listing_;
 };
 

@@ -12,7 +12,7 @@ namespace {
 // Dicts and lists are written in batches of this size.
 constexpr std::size_t kBatch = 1000;
 
-// The class of a storage. Types that came after typed storages are saved as bytes with a dtype beside them.
+// The class of a storage; empty for types that are saved as bytes with a dtype beside them.
 std::string_view storage_class(DType dtype) {
   switch (dtype) {
     case DType::kF64:
@@ -168,8 +168,7 @@ class Pickler {
     known(typed ? fmt::format("torch\n{}", name) : "torch.storage\nUntypedStorage", 'c');
     string(key);
     known("cpu", 'X');
-    const std::uint64_t width = dtype_bits(spec.dtype) / 8;
-    integer(typed ? spec.nbytes / width : spec.nbytes);
+    integer(spec.nbytes / storage_width(spec.dtype));
     if (flavour_ == Flavour::kLegacy) text_ += 'N';
     text_ += 't';
     put();
@@ -205,6 +204,10 @@ class Pickler {
 };
 
 }  // namespace
+
+std::uint64_t storage_width(DType dtype) noexcept {
+  return storage_class(dtype).empty() ? 1 : dtype_bits(dtype) / 8;
+}
 
 std::string pickle_state_dict(std::span<const TensorSpec> specs, Flavour flavour) {
   return Pickler().state_dict(specs, flavour);

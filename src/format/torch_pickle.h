@@ -1,6 +1,7 @@
 // The pickle of a flat state dict, opcode for opcode what torch.save makes of a dict of contiguous CPU tensors.
 #pragma once
 
+#include <cstdint>
 #include <span>
 #include <string>
 
@@ -9,6 +10,9 @@
 namespace penstock::torch {
 
 enum class Flavour { kZip, kLegacy };
+
+// The bytes of an element of its storage. Types that came after typed storages are saved as bytes.
+std::uint64_t storage_width(DType dtype) noexcept;
 
 // Each spec is a tensor over a storage of its own, whose key is its number. Throws Error(kUnsupported) for a dtype that
 // torch does not have.

@@ -1,10 +1,10 @@
 #include "format/torch_tree.h"
 
 #include <algorithm>
-#include <unordered_map>
 
 #include "base/bytes.h"
 #include "base/error.h"
+#include "base/name_hash.h"
 #include "format/torch_globals.h"
 
 namespace penstock::torch {
@@ -17,6 +17,12 @@ using pickle::NodeId;
 // More than torch computes with. Without a limit, many tensors that name one long shape would take any amount of
 // memory.
 constexpr std::size_t kMostDimensions = 64;
+
+// Keys and locations are copied for each storage, however often a pickle names one of them.
+constexpr std::size_t kLongestName = 1000;
+
+// Dimensions of all tensors together, beside one for each byte of the pickle: what is written takes two or more.
+constexpr std::size_t kFreeDimensions = 64 << 10;
 
 // A tensor is made of a tensor at the most a few times over.
 constexpr unsigned kMostLayers = 8;
@@ -76,6 +82,12 @@ class TreeBuilder {
     return graph_.text(id);
   }
 
+  std::string_view short_string(NodeId id, std::string_view what) const {
+    const std::string_view text = string(id, what);
+    if (text.size() > kLongestName) fail("{} has {} bytes, more than {}", what, text.size(), kLongestName);
+    return text;
+  }
+
   bool boolean(NodeId id, std::string_view what) const {
     if (graph_.kind(id) != Kind::kBool) fail("{} is not a bool", what);
     return graph_.node(id).integer != 0;
@@ -99,15 +111,15 @@ class TreeBuilder {
     const StorageClass* known = find_storage_class(global(items[1]));
     if (known == nullptr) fail("a storage whose class is unknown");
     Storage storage;
-    storage.key = string(items[2], "the key of a storage");
-    storage.location = string(items[3], "the location of a storage");
+    storage.key = short_string(items[2], "the key of a storage");
+    storage.location = short_string(items[3], "the location of a storage");
     storage.dtype = known->dtype;
     storage.count = count(items[4], "the size of a storage");
     if (!checked_multiply(storage.count, dtype_bits(storage.dtype) / 8))
       fail("storage {} is too large", in_quotes(storage.key));
     StorageUse use{0, known->dtype, known->torch_dtype, known->quantized, 0, storage.count};
     if (items.size() == 6 && graph_.kind(items[5]) != Kind::kNone) narrow(use, items[5], storage);
-    use.storage = find_or_add(std::move(storage));
+    use.storage = find_or_add(graph_.text(items[2]), std::move(storage));
     tree_.use_of_node_[id] = static_cast<std::int32_t>(tree_.uses_.size());
     tree_.uses_.push_back(use);
   }
@@ -126,8 +138,8 @@ class TreeBuilder {
     use.offset = offset * (dtype_bits(use.dtype) / 8);
   }
 
-  std::uint32_t find_or_add(Storage storage) {
-    const auto [known, fresh] = numbers_.emplace(storage.key, static_cast<std::uint32_t>(tree_.storages_.size()));
+  std::uint32_t find_or_add(std::string_view key, Storage storage) {
+    const auto [known, fresh] = numbers_.emplace(key, static_cast<std::uint32_t>(tree_.storages_.size()));
     if (fresh) {
       tree_.storages_.push_back(std::move(storage));
     } else if (tree_.storages_[known->second].nbytes() != storage.nbytes()) {
@@ -314,7 +326,7 @@ class TreeBuilder {
   }
 
   // (storage, offset, shape, strides, requires_grad, hooks[, dtype][, metadata])
-  TensorReference make_rebuilt(std::string_view function, std::span<const NodeId> arguments) const {
+  TensorReference make_rebuilt(std::string_view function, std::span<const NodeId> arguments) {
     const bool typed = function == kRebuildTyped;
     const std::size_t expected = typed ? 7 : 6;
     if (arguments.size() != expected && arguments.size() != expected + 1) {
@@ -332,7 +344,7 @@ class TreeBuilder {
   }
 
   // (storage, offset, shape, strides). `dtype`: other than its storage's.
-  TensorReference make_view(std::span<const NodeId> parts, std::optional<DType> dtype) const {
+  TensorReference make_view(std::span<const NodeId> parts, std::optional<DType> dtype) {
     const StorageUse* use = tree_.storage_at(parts[0]);
     if (use == nullptr) fail("a tensor without a storage");
     if (use->quantized) fail_unsupported("a tensor of quantized elements without their scale");
@@ -373,14 +385,18 @@ class TreeBuilder {
     }
   }
 
-  Shape sizes(NodeId id, std::string_view what) const {
+  Shape sizes(NodeId id, std::string_view what) {
     // torch.Size is a tuple too.
     const NodeId tuple = graph_.calls(id, "torch Size") ? first_argument(id) : id;
     if (tuple == pickle::kNoNode || graph_.kind(tuple) != Kind::kTuple) fail("a shape that is not a tuple");
     if (graph_.items(tuple).size() > kMostDimensions) {
       fail("a tensor with {} dimensions, more than {}", graph_.items(tuple).size(), kMostDimensions);
     }
+    // Few bytes make another tensor of the same long shape.
+    dimensions_ += graph_.items(tuple).size();
+    if (dimensions_ > kFreeDimensions + graph_.consumed) fail("tensors that share their shapes have {}", dimensions_);
     Shape result;
+    result.reserve(graph_.items(tuple).size());
     for (const NodeId item : graph_.items(tuple)) result.push_back(static_cast<std::int64_t>(count(item, what)));
     return result;
   }
@@ -419,12 +435,17 @@ class TreeBuilder {
   const Graph& graph_;
   NodeId current_ = 0;
   std::uint64_t array_nbytes_ = 0;
-  std::size_t filled_ = 0;                                  // entries that dicts were made with
-  std::unordered_map<std::string, std::uint32_t> numbers_;  // of storages, by key
+  std::size_t filled_ = 0;          // entries that dicts were made with
+  std::size_t dimensions_ = 0;      // of all shapes
+  NameMap<std::uint32_t> numbers_;  // of storages, by key
 };
 
-Tree::Tree(pickle::Graph graph, std::string_view path, WalkLimits limits)
-    : graph_(std::move(graph)), path_(path), limits_(limits) {
+WalkLimits::WalkLimits(const pickle::Graph& graph)
+    : steps(kFreeSteps + kPerValue * graph.nodes.size()),
+      names(kFreeNames + kPerValue * graph.nodes.size()),
+      name_bytes(kFreeNameBytes + kNameBytesPerByte * static_cast<std::size_t>(graph.consumed)) {}
+
+Tree::Tree(pickle::Graph graph, std::string_view path) : graph_(std::move(graph)), path_(path), limits_(graph_) {
   TreeBuilder(*this).build();
 }
 

@@ -57,17 +57,26 @@ struct TensorReference {
 };
 
 // How far a tree is walked for the paths of its tensors. A graph that shares or contains its own nodes is longer to
-// walk than to store.
+// walk than to store, so what a walk may take goes by what is stored.
 struct WalkLimits {
-  std::size_t steps = 4'000'000;  // containers and tensors
-  std::size_t names = 1'000'000;  // where each tensor has few
+  explicit WalkLimits(const pickle::Graph& graph);
+
+  std::size_t steps;       // containers and tensors
+  std::size_t names;       // paths of tensors
+  std::size_t name_bytes;  // in all of them
+
+  static constexpr std::size_t kFreeSteps = 100'000;
+  static constexpr std::size_t kFreeNames = 20'000;
+  static constexpr std::size_t kPerValue = 2;
+  static constexpr std::size_t kFreeNameBytes = 4 << 20;
+  static constexpr std::size_t kNameBytesPerByte = 8;
 };
 
 class Tree {
  public:
   // Takes the tensors out of a pickle's graph and checks each against its storage. Throws Error(kFormat or
   // kUnsupportedFormat) that names `path` and the byte. The text that the graph was parsed from must outlive the tree.
-  Tree(pickle::Graph graph, std::string_view path, WalkLimits limits = {});
+  Tree(pickle::Graph graph, std::string_view path);
 
   const pickle::Graph& graph() const noexcept { return graph_; }
   std::span<const Storage> storages() const noexcept { return storages_; }

@@ -31,17 +31,14 @@ class Resolver {
     if (node.kind == Kind::kOldString) {
       throw_unsupported(path_, "{}: a string of Python 2 is not valid UTF-8", graph_.place(id_));
     }
-    value_.text = node.text;
-    if (node.kind == Kind::kFloat) {
-      value_.number = node.number();
-    } else {
-      value_.integer = node.integer;
-    }
+    value_.text = node.text();
+    if (node.kind == Kind::kFloat) value_.number = node.number();
+    if (node.kind == Kind::kInteger || node.kind == Kind::kBool) value_.integer = node.integer;
     value_.kind = kind_of(node.kind);
     if (node.kind == Kind::kCall) {
       resolve_call();
     } else if (node.kind == Kind::kGlobal) {
-      resolve_global(node.text);
+      resolve_global(node.text());
     } else if (is_container(node.kind)) {
       value_.items.assign(graph_.items(id_).begin(), graph_.items(id_).end());
       value_.entries.assign(graph_.entries(id_).begin(), graph_.entries(id_).end());
@@ -285,6 +282,12 @@ class Resolver {
   TorchValue value_;
 };
 
+// An object of somebody's class, or the class.
+bool is_foreign(const Graph& graph, NodeId id) {
+  if (graph.kind(id) == Kind::kCall) id = graph.items(id)[0];
+  return graph.kind(id) == Kind::kGlobal && graph.node(id).foreign;
+}
+
 }  // namespace
 
 TorchValue resolve(const Tree& tree, pickle::NodeId id, OpaqueValues opaque, std::string_view path) {
@@ -297,6 +300,8 @@ TorchValue resolve(const Tree& tree, pickle::NodeId id, OpaqueValues opaque, std
   }
   const Kind kind = tree.graph().kind(id);
   const bool is_object = kind == Kind::kCall || kind == Kind::kGlobal || kind == Kind::kPersistent;
+  // A file may have a million of them: none is worth an exception.
+  if (is_foreign(tree.graph(), id)) return Resolver(tree, id, path).keep();
   try {
     return Resolver(tree, id, path).run();
   } catch (const Error& problem) {

@@ -1,11 +1,11 @@
 // Reading the zip format: which record is what.
 #include <algorithm>
 #include <array>
-#include <unordered_map>
 
 #include "base/bytes.h"
 #include "base/checksum.h"
 #include "base/error.h"
+#include "base/name_hash.h"
 #include "format/torch_file.h"
 #include "format/torch_globals.h"
 #include "format/zip.h"
@@ -15,6 +15,9 @@ namespace {
 
 constexpr std::string_view kPickleName = "data.pkl";
 constexpr std::uint64_t kMaxPickle = 1 * kGiB;
+// Of one that is compressed, so that a small file can't take much memory: pickles shrink to a tenth.
+constexpr std::uint64_t kFreeInflated = 1 * kMiB;
+constexpr std::uint64_t kMostInflation = 32;
 
 // The small records beside the pickle, each of which takes a few bytes.
 constexpr std::array<std::string_view, 5> kSmallRecords = {"byteorder", ".format_version", ".storage_alignment",
@@ -55,6 +58,10 @@ class ZipReader {
     const zip::Record& record = *by_name_.at(kPickleName);
     if (record.nbytes > kMaxPickle)
       throw_format(path_, "{} takes {} bytes, more than the limit of {}", kPickleName, record.nbytes, kMaxPickle);
+    if (record.deflated && record.nbytes > kFreeInflated + kMostInflation * record.stored_nbytes) {
+      throw_format(path_, "{} takes {} bytes, compressed {}: no pickle of weights is like that", kPickleName,
+                   record.nbytes, record.stored_nbytes);
+    }
     checkpoint.text = std::make_unique<const std::string>(read_text(record));
     check_checksum(record, *checkpoint.text);
     pickle::Options options{path_, kPickleName};
@@ -132,12 +139,7 @@ class ZipReader {
   std::string_view path_;
   std::vector<zip::Record> records_;
   std::string folder_;
-  // Views of the records' names.
-  struct Hash {
-    using is_transparent = void;
-    std::size_t operator()(std::string_view text) const noexcept { return std::hash<std::string_view>{}(text); }
-  };
-  std::unordered_map<std::string_view, const zip::Record*, Hash, std::equal_to<>> by_name_;
+  NameMap<const zip::Record*> by_name_;  // views of the records' names
 };
 
 }  // namespace

@@ -1,15 +1,20 @@
 #include "io/engine.h"
 
 #include "base/error.h"
+#include "base/fork.h"
 
 namespace penstock {
+namespace {
+
+constinit MadeOnce<int> refusal;
+
+}  // namespace
 
 int uring_refusal() {
-  static const int refusal = [] {
+  return refusal.get([] {
     int error_number = 0;
     return try_uring_engine(2, error_number) != nullptr ? 0 : error_number;
-  }();
-  return refusal;
+  });
 }
 
 EngineFactory engine_factory(Backend backend) {

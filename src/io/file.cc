@@ -106,8 +106,7 @@ void File::read(std::uint64_t offset, void* data, std::size_t nbytes) const {
 }
 
 const File::Direct& File::direct() const {
-  std::call_once(direct_->opened, [this] { direct_->direct = open_direct(); });
-  return direct_->direct;
+  return direct_->get([this] { return open_direct(); });
 }
 
 File::Direct File::open_direct() const {

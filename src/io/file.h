@@ -7,11 +7,11 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 
 #include "base/bytes.h"
+#include "base/fork.h"
 #include "base/unique_fd.h"
 
 namespace penstock {
@@ -84,11 +84,6 @@ class File {
   void check_unchanged() const;
 
  private:
-  struct LazyDirect {
-    std::once_flag opened;
-    Direct direct;
-  };
-
   Direct open_direct() const;
   File(std::string path, UniqueFd fd, FileIdentity identity);
 
@@ -96,7 +91,7 @@ class File {
   UniqueFd fd_;
   FileIdentity identity_;
   bool in_memory_ = false;
-  std::unique_ptr<LazyDirect> direct_ = std::make_unique<LazyDirect>();
+  std::unique_ptr<MadeOnce<Direct>> direct_ = std::make_unique<MadeOnce<Direct>>();
 };
 
 // What the filesystem of `fd` says that direct I/O needs; nothing when it says that there is none. `reported`

@@ -23,7 +23,8 @@
 namespace penstock {
 namespace {
 
-constexpr mode_t kNewMode = 0666;  // less the umask
+constexpr mode_t kNewMode = 0666;      // less the umask
+constexpr mode_t kPermissions = 0777;  // without set-user-id and its like
 constexpr int kNameAttempts = 16;
 constexpr std::uint64_t kZeros = 1 << 20;
 
@@ -52,6 +53,14 @@ std::optional<std::uint64_t> available_space(int fd) {
   struct statvfs status {};
   if (::fstatvfs(fd, &status) != 0) return std::nullopt;
   return std::uint64_t{status.f_bavail} * status.f_frsize;
+}
+
+// For a file of that size: what is free, and what the file has, as on ext4 after a fallocate() that failed half-way.
+std::uint64_t available_for(int fd) {
+  constexpr std::uint64_t kUnit = 512;  // of st_blocks
+  struct stat status {};
+  const std::uint64_t owned = ::fstat(fd, &status) == 0 ? static_cast<std::uint64_t>(status.st_blocks) * kUnit : 0;
+  return available_space(fd).value_or(0) + owned;
 }
 
 // 0, or why not. `reserved` is false where only the free space could be asked for.
@@ -154,10 +163,14 @@ NewFile NewFile::create(const std::filesystem::path& target, bool named) {
 }
 
 void NewFile::take_mode_of(const std::string& name) {
-  struct stat status {};
-  if (::fstatat(directory_.get(), name.c_str(), &status, AT_SYMLINK_NOFOLLOW) != 0 || !S_ISREG(status.st_mode)) return;
-  if (::fchmod(fd(), status.st_mode & 07777) != 0)
-    throw_errno(target_, "cannot give the new file the old one's mode", errno);
+  struct stat old {};
+  struct stat ours {};
+  if (::fstatat(directory_.get(), name.c_str(), &old, AT_SYMLINK_NOFOLLOW) != 0 || !S_ISREG(old.st_mode)) return;
+  if (::fstat(fd(), &ours) != 0) throw_errno(target_, "cannot ask for the new file's mode", errno);
+  mode_t mode = old.st_mode & kPermissions;
+  // Whoever may add files to the directory could have left one there that is open to all: ours isn't for that.
+  if (old.st_uid != ours.st_uid) mode &= ours.st_mode;
+  if (::fchmod(fd(), mode) != 0) throw_errno(target_, "cannot give the new file the old one's mode", errno);
 }
 
 std::optional<DirectAlignment> NewFile::use_direct() {
@@ -210,7 +223,7 @@ bool NewFile::try_reserve(std::uint64_t nbytes) {
   if (errno_kind(error_number) == ErrorKind::kNoSpace) {
     throw Error(ErrorKind::kNoSpace,
                 fmt::format("{}: needs {} bytes, the filesystem has {} available: {}", target_, nbytes,
-                            available_space(fd()).value_or(0), errno_text(error_number)),
+                            available_for(fd()), errno_text(error_number)),
                 error_number);
   }
   throw_errno(target_, fmt::format("cannot reserve {} bytes", nbytes), error_number);

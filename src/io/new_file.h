@@ -78,7 +78,8 @@ class NewFile {
   // failed.
   void withdraw() noexcept;
 
-  // Gives it the mode of the regular file of this name in the directory, if there is one.
+  // Gives it the permissions of the regular file of this name in the directory, if there is one. Of a file that belongs
+  // to somebody else it takes no more than the umask leaves.
   void take_mode_of(const std::string& name);
 
   // What find_name() is going to say of it once it has its name. After finish().

@@ -10,6 +10,7 @@
 
 #include "base/bytes.h"
 #include "base/error.h"
+#include "base/fork.h"
 #include "base/page.h"
 #include "base/tuning.h"
 #include "memory/budget.h"
@@ -97,7 +98,7 @@ std::shared_ptr<Arena> HostPool::allocate(std::size_t nbytes, bool huge_pages) {
     // Page by page, where it is not all: also on systems that would make every page huge, edges and gaps included.
     if (has_room) ::madvise(arena->data(), arena->size(), huge_pages ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
     if (has_room) arena->pages = std::make_unique<HugePages>(arena->data(), arena->size(), huge_pages);
-    const std::lock_guard lock(mutex_);
+    const std::lock_guard lock(process_mutex());
     used_bytes_ += arena->size();
   }
   return {arena.release(), [pool = weak_from_this()](Arena* released) {
@@ -107,17 +108,20 @@ std::shared_ptr<Arena> HostPool::allocate(std::size_t nbytes, bool huge_pages) {
 }
 
 std::unique_ptr<Arena> HostPool::take_kept(std::size_t nbytes, bool huge_pages) {
-  const std::lock_guard lock(mutex_);
-  auto best = kept_.end();
-  for (auto it = kept_.begin(); it != kept_.end(); ++it) {
-    if ((*it)->huge_pages != huge_pages || !fits((*it)->size(), align_up(nbytes, page_size()))) continue;
-    if (best == kept_.end() || (*it)->size() < (*best)->size()) best = it;
+  std::unique_ptr<Arena> arena;
+  {
+    const std::lock_guard lock(process_mutex());
+    auto best = kept_.end();
+    for (auto it = kept_.begin(); it != kept_.end(); ++it) {
+      if ((*it)->huge_pages != huge_pages || !fits((*it)->size(), align_up(nbytes, page_size()))) continue;
+      if (best == kept_.end() || (*it)->size() < (*best)->size()) best = it;
+    }
+    if (best == kept_.end()) return nullptr;
+    arena = std::move(*best);
+    kept_.erase(best);
+    kept_bytes_ -= arena->size();
+    used_bytes_ += arena->size();
   }
-  if (best == kept_.end()) return nullptr;
-  std::unique_ptr<Arena> arena = std::move(*best);
-  kept_.erase(best);
-  kept_bytes_ -= arena->size();
-  used_bytes_ += arena->size();
   ::madvise(arena->data(), arena->size(), MADV_KEEPONFORK);
   arena->reused = true;
   if (arena->pages != nullptr) arena->pages->settle();
@@ -127,7 +131,7 @@ std::unique_ptr<Arena> HostPool::take_kept(std::size_t nbytes, bool huge_pages) 
 void HostPool::release(std::unique_ptr<Arena> arena) noexcept {
   const std::uint64_t nbytes = arena->size();
   if (nbytes > max_kept_bytes_) {
-    const std::lock_guard lock(mutex_);
+    const std::lock_guard lock(process_mutex());
     used_bytes_ -= nbytes;
     return;
   }
@@ -137,7 +141,7 @@ void HostPool::release(std::unique_ptr<Arena> arena) noexcept {
   ::madvise(arena->data(), nbytes, MADV_WIPEONFORK);
   std::list<std::unique_ptr<Arena>> surplus;  // unmapped after the lock is gone
   {
-    const std::lock_guard lock(mutex_);
+    const std::lock_guard lock(process_mutex());
     used_bytes_ -= nbytes;
     kept_bytes_ += nbytes;
     kept_.push_back(std::move(arena));
@@ -149,17 +153,17 @@ void HostPool::release(std::unique_ptr<Arena> arena) noexcept {
 }
 
 std::uint64_t HostPool::kept_bytes() const {
-  const std::lock_guard lock(mutex_);
+  const std::lock_guard lock(process_mutex());
   return kept_bytes_;
 }
 
 std::uint64_t HostPool::used_bytes() const {
-  const std::lock_guard lock(mutex_);
+  const std::lock_guard lock(process_mutex());
   return used_bytes_;
 }
 
 bool HostPool::keeps(std::size_t nbytes) {
-  const std::lock_guard lock(mutex_);
+  const std::lock_guard lock(process_mutex());
   return std::any_of(kept_.begin(), kept_.end(),
                      [&](const auto& arena) { return fits(arena->size(), align_up(nbytes, page_size())); });
 }
@@ -184,7 +188,7 @@ std::shared_ptr<std::byte> HostPool::take(std::size_t nbytes) {
 
 void HostPool::trim() {
   std::list<std::unique_ptr<Arena>> surplus;
-  const std::lock_guard lock(mutex_);
+  const std::lock_guard lock(process_mutex());
   surplus.swap(kept_);
   kept_bytes_ = 0;
 }
@@ -197,6 +201,13 @@ std::shared_ptr<MemoryPool> MemoryPool::process_default() {
   static const std::shared_ptr<MemoryPool> pool = create();
   return pool;
 }
+
+namespace {
+
+// Made when the library is loaded: a static that is being made while another thread forks is never there in the child.
+[[maybe_unused]] const std::shared_ptr<MemoryPool> made_early = MemoryPool::process_default();
+
+}  // namespace
 
 std::size_t roomy(std::size_t nbytes) noexcept {
   if (nbytes < tuning::kSmallestRoomy || nbytes > tuning::kLargestRoomy) return nbytes;

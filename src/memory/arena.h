@@ -8,7 +8,6 @@
 #include <cstdint>
 #include <list>
 #include <memory>
-#include <mutex>
 #include <span>
 
 #include "memory/huge_pages.h"
@@ -75,7 +74,7 @@ class HostPool final : public MemoryPool, public std::enable_shared_from_this<Ho
 
   const std::uint64_t max_kept_bytes_;
   const bool huge_pages_;
-  mutable std::mutex mutex_;
+  // Guarded by process_mutex(): also in a child of fork() tensors give their memory back here.
   std::list<std::unique_ptr<Arena>> kept_;  // oldest first
   std::uint64_t kept_bytes_ = 0;
   std::uint64_t used_bytes_ = 0;

@@ -1,11 +1,11 @@
 #include "memory/budget.h"
 
-#include <pthread.h>
-
 #include <algorithm>
 #include <mutex>
+#include <utility>
 
 #include "base/error.h"
+#include "base/fork.h"
 #include "memory/arena.h"
 #include "penstock/size.h"
 
@@ -20,60 +20,56 @@ std::uint64_t less(std::uint64_t from, std::uint64_t nbytes) {
 // what was left when there was no claim, without all claims since; or what is left now, if that is less.
 class Claims {
  public:
-  static Claims& process() {
-    static Claims claims;
-    return claims;
-  }
-
   std::uint64_t left() {
-    const std::lock_guard lock(mutex_);
-    return left_now();
+    const std::uint64_t now = available_memory();
+    const std::lock_guard lock(process_mutex());
+    return left_of(now);
   }
 
   bool add(std::uint64_t nbytes) {
-    const std::lock_guard lock(mutex_);
-    if (nbytes > left_now()) return false;
+    const std::uint64_t now = available_memory();
+    const std::lock_guard lock(process_mutex());
+    if (nbytes > left_of(now)) return false;
     claimed_ += nbytes;
     return true;
   }
 
   void remove(std::uint64_t nbytes) {
-    const std::lock_guard lock(mutex_);
+    const std::lock_guard lock(process_mutex());
+    forget_parents();
     claimed_ = less(claimed_, nbytes);
     at_first_ = less(at_first_, nbytes);
   }
 
  private:
   // Claims of other threads are not there after fork(), and nobody would let go of them.
-  Claims() {
-    ::pthread_atfork([] { process().mutex_.lock(); }, [] { process().mutex_.unlock(); },
-                     [] {
-                       process().claimed_ = 0;
-                       process().mutex_.unlock();
-                     });
+  void forget_parents() {
+    if (std::exchange(forks_, fork_count()) != fork_count()) claimed_ = 0;
   }
 
-  std::uint64_t left_now() {
-    const std::uint64_t now = available_memory();
+  std::uint64_t left_of(std::uint64_t now) {
+    forget_parents();
     if (claimed_ == 0) at_first_ = now;
     return std::min(now, less(at_first_, claimed_));
   }
 
-  std::mutex mutex_;
+  std::uint64_t forks_ = 0;
   std::uint64_t claimed_ = 0;
   std::uint64_t at_first_ = 0;
 };
 
+constinit Claims claims;
+
 }  // namespace
 
 MemoryClaim::~MemoryClaim() {
-  if (nbytes_ > 0) Claims::process().remove(nbytes_);
+  if (nbytes_ > 0) claims.remove(nbytes_);
 }
 
 std::optional<MemoryClaim> MemoryBudget::claim(std::uint64_t nbytes) const {
   if (nbytes > bytes) return std::nullopt;
   if (asked || bytes == kUnbounded) return MemoryClaim();
-  if (!Claims::process().add(nbytes)) return std::nullopt;
+  if (!claims.add(nbytes)) return std::nullopt;
   return MemoryClaim(nbytes);
 }
 
@@ -90,7 +86,7 @@ MemoryBudget asked_budget(std::uint64_t nbytes, std::string_view name) {
 }
 
 MemoryBudget remaining_memory() {
-  const std::uint64_t left = Claims::process().left();
+  const std::uint64_t left = claims.left();
   const std::uint64_t limit = memory_limit();
   return {left, false,
           fmt::format("{} are left of the {} of {}", format_size(left), format_size(limit),

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/fork.h"
 
 namespace penstock {
 
@@ -12,9 +13,8 @@ namespace {
 
 // For what the kernel may still write to after an engine broke down.
 void keep_for_ever(std::shared_ptr<void> thing) {
-  static std::mutex mutex;
+  const std::lock_guard lock(process_mutex());
   static auto& things = *new std::vector<std::shared_ptr<void>>();  // outlives every thread
-  const std::lock_guard lock(mutex);
   things.push_back(std::move(thing));
 }
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from threading import Lock
 from typing import Any, NamedTuple
+
+from .._fork import new_lock
 
 _MOST_REASONS = 20  # per entry point: reasons may name tensors, of which there are many
 _OTHER = "other reasons"
@@ -32,7 +33,7 @@ class Record:
     """Counts, from any thread."""
 
     def __init__(self) -> None:
-        self._lock = Lock()
+        self._lock = new_lock()
         self._served: dict[str, int] = {}
         self._fell: dict[str, dict[str, int]] = {}
 

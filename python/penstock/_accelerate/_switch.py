@@ -9,6 +9,7 @@ from contextlib import suppress
 from types import ModuleType
 from typing import Any, NamedTuple
 
+from .._fork import free_in_child
 from .._import_watch import ImportWatch
 from . import _safetensors, _save_sets, _torch_files
 
@@ -43,7 +44,7 @@ class Switch:
     """What is on. Every change is made under one lock; calls ask `is_on` without it."""
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()
+        self._lock = free_in_child(threading.RLock())
         self._calls: dict[object, tuple[str, ...]] = {}  # by who made them
         self._on: frozenset[str] = frozenset()
         self._pairs: dict[tuple[str, str], Pair] = {}

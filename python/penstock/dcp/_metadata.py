@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import stat
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from math import prod
 from pathlib import Path
@@ -20,12 +23,15 @@ from torch.distributed.checkpoint.metadata import (
 )
 
 from .._torch import DTYPES, NAMES
-from ..errors import FormatError, NotFoundError, UnsupportedError
+from ..errors import ArgumentError, FormatError, IoError, NotFoundError, PermissionDeniedError, UnsupportedError
 from ._names import METADATA, is_plain_name
 
 FORMAT = "penstock.dcp"
 VERSION = 1
 _LARGEST = 1 << 30  # of the text in bytes
+_LONGEST = 300  # of what a message shows of it
+_MOST_DIMENSIONS = 64  # torch's limit
+_MOST_OF_ONE_HASH = 100
 
 _T = TypeVar("_T")
 
@@ -107,20 +113,56 @@ def _is_path(value: Any) -> bool:
 def read(directory: Path) -> tuple[Metadata, Locations]:
     """The metadata of a directory, and where everything is. Raises FormatError that names what is wrong in the file."""
     path = directory / METADATA
-    try:
-        with path.open("rb") as file:
-            text = file.read(_LARGEST + 1)
-    except FileNotFoundError as problem:
-        raise NotFoundError(f"{path}: does not exist") from problem
-    if len(text) > _LARGEST:
-        raise FormatError(f"{path}: is larger than {_LARGEST} bytes")
+    text = read_small_file(path, _LARGEST)
     try:
         _check_own_checksum(text)
         return _Decoder(json.loads(text)).run()
-    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as problem:
-        raise FormatError(f"{path}: is no JSON: {problem}") from problem
     except _ProblemError as problem:
         raise FormatError(f"{path}: {problem}") from problem
+    except (ValueError, RecursionError) as problem:  # also for a number of thousands of digits
+        raise FormatError(f"{path}: is no JSON: {first_line(problem)}") from problem
+
+
+def read_small_file(path: Path, most: int) -> bytes:
+    """All of a regular file: who waits for a FIFO, or reads a device, never comes back."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError as problem:
+        raise NotFoundError(f"{path}: does not exist") from problem
+    except OSError as problem:
+        kind = PermissionDeniedError if isinstance(problem, PermissionError) else IoError
+        raise kind(f"{path}: cannot open: {problem.strerror}") from problem
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise ArgumentError(f"{path}: not a regular file")
+    with open(fd, "rb") as file:
+        data = file.read(most + 1)
+    if len(data) > most:
+        raise FormatError(f"{path}: is larger than {most} bytes")
+    return data
+
+
+def first_line(problem: BaseException) -> str:
+    """For messages, which are one line and not a whole file."""
+    return str(problem).partition("\n")[0][:_LONGEST]
+
+
+def shown(value: Any) -> str:
+    """A value of a file, for messages."""
+    text = repr(value)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
+
+
+def distinct(entries: Iterable[tuple[Any, _T]]) -> dict[Any, _T]:
+    """A dict of them. Anybody can make numbers that have one hash: what Python does with n of them takes n^2 steps."""
+    found: dict[Any, _T] = {}
+    hashes: Counter[int] = Counter()
+    for key, value in entries:
+        hashes[hash(key)] += 1
+        if hashes[hash(key)] > _MOST_OF_ONE_HASH:
+            raise FormatError(f"more than {_MOST_OF_ONE_HASH} keys have the same hash")
+        found[key] = value
+    return found
 
 
 class _ProblemError(Exception):
@@ -131,14 +173,15 @@ class _Decoder:
     def __init__(self, document: Any) -> None:
         self._document = _checked(document, dict, "the document")
         if self._document.get("format") != FORMAT:
-            raise _ProblemError(f'"format" is {self._document.get("format")!r}, and not {FORMAT!r}')
+            raise _ProblemError(f'"format" is {shown(self._document.get("format"))}, and not {FORMAT!r}')
         if self._document.get("version") != VERSION:
-            raise _ProblemError(f'"version" is {self._document.get("version")!r}; this penstock reads {VERSION}')
+            raise _ProblemError(f'"version" is {shown(self._document.get("version"))}; this penstock reads {VERSION}')
         self._files = _list_of(self._document.get("files"), str, '"files"')
         for name in self._files:
             if not is_plain_name(name):
-                raise _ProblemError(f'"files": {name!r} is not a plain file name')
+                raise _ProblemError(f'"files": {shown(name)} is not a plain file name')
         self.locations: Locations = {}
+        self._hashes: Counter[int] = Counter()
 
     def run(self) -> tuple[Metadata, Locations]:
         entries: dict[str, Any] = {}
@@ -146,25 +189,29 @@ class _Decoder:
             entries[name] = self._tensor(name, entry)
         for name, number in self._part("objects").items():
             if name in entries:
-                raise _ProblemError(f"{name!r} is a tensor and an object")
+                raise _ProblemError(f"{shown(name)} is a tensor and an object")
             entries[name] = BytesStorageMetadata()
-            self.locations[name, None] = Location(self._file(number, f"the object {name!r}"), name)
+            self.locations[name, None] = Location(self._file(number, f"the object {shown(name)}"), name)
         return Metadata(entries, planner_data=self._paths(entries)), self.locations
 
     def _part(self, key: str) -> dict[str, Any]:
         return _checked(self._document.get(key), dict, f'"{key}"')
 
     def _tensor(self, name: str, entry: Any) -> TensorStorageMetadata:
-        where = f"tensor {name!r}"
+        where = f"tensor {shown(name)}"
         _checked(entry, dict, where)
-        dtype = DTYPES.get(entry.get("dtype"))
+        said = entry.get("dtype")
+        dtype = DTYPES.get(said) if isinstance(said, str) else None
         if dtype is None:
-            raise _ProblemError(f"{where}: unknown dtype {entry.get('dtype')!r}")
+            raise _ProblemError(f"{where}: unknown dtype {shown(said)}")
         shape = _sizes(entry.get("shape"), f"{where}: its shape")
         chunks = []
         for each in _list_of(entry.get("chunks"), dict, f"{where}: its chunks"):
             chunk = self._chunk(where, shape, each)
             key = name, tuple(chunk.offsets)
+            self._hashes[hash(key)] += 1
+            if self._hashes[hash(key)] > _MOST_OF_ONE_HASH:
+                raise _ProblemError(f"{where}: more than {_MOST_OF_ONE_HASH} chunks have the same hash")
             if key in self.locations:
                 raise _ProblemError(f"{where}: two chunks at {list(chunk.offsets)}")
             self.locations[key] = Location(self._file(each.get("file"), where), name, shape=tuple(chunk.sizes))
@@ -188,21 +235,22 @@ class _Decoder:
 
     def _file(self, number: Any, where: str) -> str:
         if type(number) is not int or not 0 <= number < len(self._files):
-            raise _ProblemError(f"{where}: {number!r} is none of {len(self._files)} files")
+            raise _ProblemError(f"{where}: {shown(number)} is none of {len(self._files)} files")
         return self._files[number]
 
     def _paths(self, entries: Iterable[str]) -> dict[str, tuple[Any, ...]] | None:
         if "paths" not in self._document:
             return None
         paths = {
-            name: tuple(_checked(path, list, f"the path of {name!r}")) for name, path in self._part("paths").items()
+            name: tuple(_checked(path, list, f"the path of {shown(name)}"))
+            for name, path in self._part("paths").items()
         }
         for name, path in paths.items():
             if not path or not _is_path(path):
-                raise _ProblemError(f"the path of {name!r} is not one of keys and numbers")
+                raise _ProblemError(f"the path of {shown(name)} is not one of keys and numbers")
         missing = next((name for name in entries if name not in paths), None)
         if missing is not None:
-            raise _ProblemError(f"{missing!r} has no path")
+            raise _ProblemError(f"{shown(missing)} has no path")
         return paths
 
 
@@ -218,6 +266,8 @@ def _list_of(value: Any, kind: type[_T], what: str) -> list[_T]:
 
 def _sizes(value: Any, what: str) -> list[int]:
     sizes = _list_of(value, int, what)
+    if len(sizes) > _MOST_DIMENSIONS:
+        raise _ProblemError(f"{what} has {len(sizes)} dimensions, more than {_MOST_DIMENSIONS}")
     if any(type(size) is bool or not 0 <= size < 1 << 63 for size in sizes):
-        raise _ProblemError(f"{what} is {sizes}")
+        raise _ProblemError(f"{what} is {shown(sizes)}")
     return sizes

@@ -11,6 +11,7 @@ from ..errors import ArgumentError
 METADATA = "dcp.json"
 INDEX = "model.safetensors.index.json"
 TORCH_METADATA = ".metadata"
+_LONGEST_NAME = 255  # the system's limit
 
 _OF_CHECKPOINTS = re.compile(
     r".+\.(safetensors|pickles|distcp)|.+\.(index|seal)\.json|dcp\.json|\.metadata(\.tmp)?", re.DOTALL
@@ -29,7 +30,7 @@ def object_file(rank: int, world: int) -> str:
 
 def is_plain_name(name: str) -> bool:
     """Whether it names a file of the directory itself."""
-    return name not in ("", ".", "..") and "/" not in name and "\0" not in name
+    return name not in ("", ".", "..") and "/" not in name and "\0" not in name and len(name) <= _LONGEST_NAME
 
 
 def check_replaceable(target: Path, overwrite: bool) -> None:

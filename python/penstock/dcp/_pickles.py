@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import pickle
 from typing import Any
 
 import torch
@@ -41,16 +42,33 @@ def _read(data: bytes, what: str) -> Any:
         raise UnsupportedFormatError(f"{what}: {reason}") from problem
 
 
-def _read_as_data(data: bytes) -> Any:
+def _read_as_data(data: bytes, opaque: str = "refuse") -> Any:
     """By the engine, which reads files: here one in memory."""
     fd = os.memfd_create("pickle")
     try:
         with open(fd, "wb", closefd=False) as file:
             file.write(data)
-        checkpoint = _core.TorchCheckpoint(f"/proc/self/fd/{fd}", "refuse")
+        checkpoint = _core.TorchCheckpoint(f"/proc/self/fd/{fd}", opaque)
         return load_tree(checkpoint, load_options(), None)[0]
     finally:
         os.close(fd)
+
+
+# What torch's legacy format has before the pickle of an object, and behind it where there are no storages.
+_BEFORE = b"".join(
+    pickle.dumps(each, 2)
+    for each in (0x1950A86A20F9469CFC6C, 1001, {"protocol_version": 1001, "little_endian": True, "type_sizes": {}})
+)
+_BEHIND = pickle.dumps([], 2)
+
+
+def read_bare_pickle(data: bytes) -> Any:
+    """A pickle by itself as data, with `Opaque` in place of objects. Raises FormatError without a path."""
+    try:
+        return _read_as_data(_BEFORE + data + _BEHIND, "keep")
+    except FormatError as problem:
+        kind = UnsupportedFormatError if isinstance(problem, UnsupportedFormatError) else FormatError
+        raise kind(str(problem).partition(": ")[2]) from problem
 
 
 def given_pickle(data: bytes, what: str) -> io.BytesIO:

@@ -13,6 +13,7 @@ from torch.futures import Future
 
 from .._counters import add_counters
 from .._options import LoadTuning, Stats, load_options, path_text
+from .._steps import naming
 from ..errors import ArgumentError, FormatError, NotFoundError
 from ._landing import Landings
 from ._metadata import Location, Locations, key_of, read
@@ -93,7 +94,8 @@ class StorageReader(storage.StorageReader):
             raise NotFoundError(
                 f"{self._directory}: checkpoints of ranks that did not speak to each other are not read"
             )
-        metadata, self._locations = read_directory(self._directory)
+        with naming(self._directory):
+            metadata, self._locations = read_directory(self._directory)
         metadata.storage_meta = StorageMeta(checkpoint_id=self.checkpoint_id)
         return metadata
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import ctypes
 import os
-import threading
 import weakref
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +16,7 @@ from torch.distributed.tensor import DTensor
 
 from .._collector import GarbageCollectionPaused
 from .._core import Memory, MemoryPool
+from .._fork import new_lock
 from .._torch.tensors import is_plain, pointer
 
 _ALIGNMENT = 64
@@ -43,7 +43,7 @@ class Stager(AsyncStager):
     def __init__(self) -> None:
         self._pool = MemoryPool(max_kept_bytes=0)
         self._free: list[Memory] = []
-        self._lock = threading.Lock()
+        self._lock = new_lock()
 
     def stage(self, state_dict: Any, **_options: Any) -> Any:
         """A copy of the state dict whose tensors are on the host; what else it holds is copied as `copy.deepcopy` does.
@@ -103,7 +103,7 @@ def _give_back(stager: weakref.ref[Stager], memory: Memory) -> None:
 
 
 _shared: Stager | None = None
-_shared_lock = threading.Lock()
+_shared_lock = new_lock()
 
 
 def shared_stager() -> Stager:

@@ -18,7 +18,7 @@ from torch.futures import Future
 
 from .._options import IoTuning, Stats, target_text
 from .._save import save
-from .._steps import StagedDirectory, remove_dead
+from .._steps import StagedDirectory, naming, remove_dead
 from ..errors import ArgumentError, IoError, UnsupportedError
 from ._metadata import Location, encode, key_of
 from ._names import INDEX, METADATA, check_replaceable, object_file, tensor_file
@@ -119,7 +119,8 @@ class StorageWriter(storage.StorageWriter, AsyncStager):
         self._give_up()
         self._is_coordinator = is_coordinator
         if is_coordinator:
-            check_replaceable(self._target, self._overwrite)
+            with naming(self._target):
+                check_replaceable(self._target, self._overwrite)
 
     def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
         """The plan as it is."""
@@ -128,8 +129,9 @@ class StorageWriter(storage.StorageWriter, AsyncStager):
     def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
         """Makes the hidden directory, after those of dead savers are removed, and tells all ranks of it."""
         parent = self._target.parent
-        os.makedirs(parent, exist_ok=True)
-        remove_dead(parent)
+        with naming(self._target):
+            os.makedirs(parent, exist_ok=True)
+            remove_dead(parent)
         staged = StagedDirectory(self._target, durable=self._durable)
         self._staged = staged
         self._abandon = weakref.finalize(self, staged.abandon)  # also where nobody finishes it

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch.distributed as dist
 
+from .._fork import free_in_child
 from .._import_watch import ImportWatch
 from .._steps import remove_dead
 from ._deepspeed_engine import DeepSpeedCheckpointEngine
@@ -86,7 +87,7 @@ class _Patches:
     """What is replaced in DeepSpeed's modules. Every change is made under one lock; calls ask `is_on` without it."""
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()
+        self._lock = free_in_child(threading.RLock())
         self._callers: set[object] = set()
         self._pairs: dict[str, _Pair] = {}
         self._watch = ImportWatch(self._wants, self._adopt)

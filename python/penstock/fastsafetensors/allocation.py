@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import threading
 import weakref
 from typing import TYPE_CHECKING, Any
 
+from .._fork import new_lock
 from .._frameworks import PackedTensor
 from ..errors import ArgumentError
 from .st_types import Device
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from .cpp import gds_device_buffer
     from .frameworks import FrameworkOpBase
 
-_lock = threading.Lock()
+_lock = new_lock()
 _live: dict[int, int] = {}  # number of the allocation -> bytes
 _next = 0
 _tensors: dict[int, _Counted] = {}  # by its address; every step on it is one that threads can't part
@@ -77,7 +77,7 @@ class SharedDeviceAllocation:
         self._device = device
         self._owns_memory = owns_memory
         self._references = 1
-        self._lock = threading.Lock()
+        self._lock = new_lock()
         self._number = count_allocation(gbuf.get_length()) if owns_memory else 0
 
     def get_base_address(self) -> int:

@@ -72,7 +72,7 @@ class LoaderConfig:
                 data = json.load(file)
         except FileNotFoundError:
             raise NotFoundError(f"{path}: there is no such file") from None
-        except ValueError as problem:
+        except (ValueError, RecursionError) as problem:
             raise FormatError(f"{path}: is not valid JSON: {problem}") from None
         if not isinstance(data, dict):
             raise FormatError(f"{path}: holds a {type(data).__name__} where an object is expected")

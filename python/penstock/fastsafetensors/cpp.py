@@ -10,14 +10,14 @@ import ctypes.util
 import mmap
 import os
 import sys
-import threading
 from typing import TYPE_CHECKING, Any
 
 from .. import _core
+from .._fork import new_lock
 from ..errors import UnsupportedError
 
 _held: dict[int, Any] = {}
-_lock = threading.Lock()
+_lock = new_lock()
 
 
 class gds_device_buffer:  # noqa: N801 - the name that callers know

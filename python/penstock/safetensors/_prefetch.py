@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping
 from itertools import accumulate
-from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from .._fork import new_lock
 from .._options import parse_size
 from ..errors import ArgumentError, ArgumentTypeError, UnknownTensorError
 
@@ -52,7 +52,7 @@ class PrefetchLoader:
         self._passed_bytes = 0
         self._landed = 0  # how many the stream has given
         self._closed = False
-        self._lock = Lock()
+        self._lock = new_lock()
         self._options = reader.options(
             cache=_cache(reader), max_buffer=_MAX_BUFFER, threads=min(threads, os.cpu_count() or 1)
         )

@@ -9,6 +9,7 @@
 #include "api/aio/aio_state.h"
 #include "base/bytes.h"
 #include "base/error.h"
+#include "base/fork.h"
 #include "base/tuning.h"
 #include "memory/arena.h"
 
@@ -70,6 +71,7 @@ AioHandle::State::~State() {
 
 // Starting a crew's threads is not for several threads at once.
 void AioHandle::State::give_to_crew(AioOperation& operation) {
+  require_own_process();
   const std::lock_guard lock(mutex_);
   operation.start(crew_, options_.block_size);
 }
@@ -93,6 +95,7 @@ void AioHandle::State::start(std::shared_ptr<AioOperation> operation) {
 }
 
 std::size_t AioHandle::State::wait() {
+  require_own_process();
   // A thread whose operations another has taken to wait for must not return before they are finished.
   const std::lock_guard one_at_a_time(waiting_);
   std::vector<std::shared_ptr<AioOperation>> operations;
@@ -116,6 +119,7 @@ std::size_t AioHandle::State::wait() {
 }
 
 bool AioHandle::State::wait_for(double seconds) {
+  require_own_process();
   std::vector<std::shared_ptr<AioOperation>> operations;
   {
     const std::lock_guard lock(mutex_);
@@ -129,13 +133,14 @@ bool AioHandle::State::wait_for(double seconds) {
 }
 
 std::size_t AioHandle::State::pending() const {
+  require_own_process();
   const std::lock_guard lock(mutex_);
   return pending_.size();
 }
 
 AioHandle::AioHandle(const AioOptions& options)
-    : state_(std::make_unique<State>(options, engine_factory(options.backend))) {}
-AioHandle::AioHandle(std::unique_ptr<State> state) : state_(std::move(state)) {}
+    : AioHandle(std::make_unique<State>(options, engine_factory(options.backend))) {}
+AioHandle::AioHandle(std::unique_ptr<State> state) : state_(of_this_process(std::move(state))) {}
 AioHandle::AioHandle(AioHandle&&) noexcept = default;
 AioHandle& AioHandle::operator=(AioHandle&&) noexcept = default;
 AioHandle::~AioHandle() = default;

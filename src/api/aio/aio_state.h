@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "api/aio/aio_operation.h"
+#include "base/fork.h"
 #include "penstock/aio.h"
 #include "transfer/crew.h"
 
@@ -30,6 +31,9 @@ class AioHandle::State {
  private:
   void give_to_crew(AioOperation& operation);
 
+  void require_own_process() const { penstock::require_own_process(forks_, "the handle"); }
+
+  const std::uint64_t forks_ = fork_count();
   const AioOptions options_;
   std::mutex waiting_;  // held by the thread that waits; taken before mutex_
   mutable std::mutex mutex_;

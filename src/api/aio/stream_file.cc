@@ -10,6 +10,7 @@
 #include "api/save/stale_seal.h"
 #include "base/bytes.h"
 #include "base/error.h"
+#include "base/fork.h"
 #include "base/tuning.h"
 #include "base/with_path.h"
 #include "io/closing.h"
@@ -50,6 +51,7 @@ StreamFile::State::State(const std::filesystem::path& path, const StreamOptions&
 }
 
 void StreamFile::State::require_open() const {
+  require_own_process(forks_, path_);
   if (error_ != nullptr) std::rethrow_exception(error_);
   if (finished_) throw_argument("{}: is finished, nothing can be added to it", path_);
 }
@@ -276,8 +278,9 @@ StreamStats StreamFile::State::stats() const {
 }
 
 StreamFile::StreamFile(const std::filesystem::path& path, const StreamOptions& options)
-    : state_(std::make_unique<State>(path, options, decide_settings(options.io, kUnknownSize, Direction::kWrite))) {}
-StreamFile::StreamFile(std::unique_ptr<State> state) : state_(std::move(state)) {}
+    : StreamFile(std::make_unique<State>(path, options, decide_settings(options.io, kUnknownSize, Direction::kWrite))) {
+}
+StreamFile::StreamFile(std::unique_ptr<State> state) : state_(of_this_process(std::move(state))) {}
 StreamFile::StreamFile(StreamFile&&) noexcept = default;
 StreamFile& StreamFile::operator=(StreamFile&&) noexcept = default;
 StreamFile::~StreamFile() = default;
@@ -295,7 +298,7 @@ void StreamFile::finish() {
   state_->finish();
 }
 void StreamFile::abandon() noexcept {
-  state_->abandon();
+  if (state_->is_here()) state_->abandon();
 }
 std::uint64_t StreamFile::size() const noexcept {
   return state_->size();

@@ -10,6 +10,7 @@
 
 #include "api/aio/stream_file_blocks.h"
 #include "api/save/file_writer.h"
+#include "base/fork.h"
 #include "device/device.h"
 #include "io/new_file.h"
 #include "penstock/stream_file.h"
@@ -25,6 +26,8 @@ class StreamFile::State {
   State(const State&) = delete;
   State& operator=(const State&) = delete;
   ~State() { abandon(); }
+
+  bool is_here() const noexcept { return forks_ == fork_count(); }
 
   void append(const std::byte* data, std::size_t nbytes);
   void reserve(std::uint64_t nbytes);
@@ -62,6 +65,7 @@ class StreamFile::State {
   const char* path_taken() const noexcept;
   NewFile& under_way() { return file_ ? file_->file() : *new_file_; }
 
+  const std::uint64_t forks_ = fork_count();
   const std::string path_;
   const StreamOptions options_;
   Settings settings_;

@@ -2,8 +2,10 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <set>
+#include <tuple>
 
 #include "api/files/file_bytes.h"
 #include "api/files/reader_state.h"
@@ -61,21 +63,21 @@ SetChange read_journal(const fs::path& path) {
   }
 }
 
-// Shards that saves have named, and maybe were killed then, and that no index lists yet.
-std::vector<SetEntry> find_unfinished(const Listing& listing) {
-  std::vector<SetEntry> unfinished;
+// Shards that saves have named, and maybe were killed then, and that no index lists yet: inode, time, name.
+using Unfinished = std::set<std::tuple<std::uint64_t, std::int64_t, std::string>>;
+Unfinished find_unfinished(const Listing& listing) {
+  Unfinished unfinished;
   for (const fs::path& journal : listing.journals) {
-    for (SetEntry& entry : read_journal(journal).appear) unfinished.push_back(std::move(entry));
+    for (SetEntry& entry : read_journal(journal).appear) {
+      unfinished.emplace(entry.inode, entry.modified_nanoseconds, std::move(entry.name));
+    }
   }
   return unfinished;
 }
 
-bool contains(const std::vector<SetEntry>& entries, const fs::path& path, const File& file) {
+bool contains(const Unfinished& unfinished, const fs::path& path, const File& file) {
   const FileIdentity& found = file.identity();
-  return std::any_of(entries.begin(), entries.end(), [&](const SetEntry& entry) {
-    return entry.inode == found.inode && entry.modified_nanoseconds == found.modified_nanoseconds &&
-           entry.name == path.filename().native();
-  });
+  return unfinished.contains({found.inode, found.modified_nanoseconds, path.filename().native()});
 }
 
 // A set of shards, all open, of one save.
@@ -140,7 +142,7 @@ class Opener {
   // Refuses a name that two files have.
   void check_duplicates() {
     if (state_.files.size() < 2) return;
-    std::unordered_map<std::string_view, std::uint32_t> seen;
+    NameMap<std::uint32_t> seen;
     seen.reserve(state_.tensors.size());
     for (const TensorInfo& tensor : state_.tensors) {
       const auto [first, fresh] = seen.emplace(tensor.name, tensor.file);
@@ -194,7 +196,7 @@ class Opener {
       return true;
     }
     refuse_chunks(directory, "dcp.json");
-    const std::vector<SetEntry> unfinished = find_unfinished(listing);
+    const Unfinished unfinished = find_unfinished(listing);
     // A converted checkpoint beside its source would have every tensor twice: the first suffix that is there counts.
     for (const std::string_view suffix : data_suffixes()) {
       const auto found = listing.files.find(suffix);
@@ -276,11 +278,13 @@ std::shared_ptr<Reader::State> open_checkpoint(std::span<const fs::path> paths, 
 
 void Reader::State::add(const fs::path& path, std::shared_ptr<const File> file, Layout layout, bool is_partial) {
   const auto add_tensors = [this](std::vector<TensorInfo>& added) {
-    tensors.reserve(tensors.size() + added.size());
-    for (TensorInfo& tensor : added) {
-      tensor.file = static_cast<std::uint32_t>(files.size());
-      tensors.push_back(std::move(tensor));
+    for (TensorInfo& tensor : added) tensor.file = static_cast<std::uint32_t>(files.size());
+    if (tensors.empty()) {
+      tensors = std::move(added);  // most have one file: a million tensors are there once
+      return;
     }
+    tensors.reserve(tensors.size() + added.size());
+    std::move(added.begin(), added.end(), std::back_inserter(tensors));
   };
   add_tensors(layout.tensors);
   metadata.insert(layout.metadata.begin(), layout.metadata.end());
@@ -298,12 +302,14 @@ void Reader::State::add(const fs::path& path, std::shared_ptr<const File> file, 
 }
 
 const TensorInfo* Reader::State::find(std::string_view name) const {
-  std::call_once(indexed_, [this] {
-    index_.reserve(tensors.size());
-    for (std::size_t i = 0; i < tensors.size(); ++i) index_.emplace(tensors[i].name, i);
+  const auto& index = index_.get([this] {
+    NameMap<std::size_t> places;
+    places.reserve(tensors.size());
+    for (std::size_t i = 0; i < tensors.size(); ++i) places.emplace(tensors[i].name, i);
+    return places;
   });
-  const auto entry = index_.find(name);
-  return entry == index_.end() ? nullptr : &tensors[entry->second];
+  const auto entry = index.find(name);
+  return entry == index.end() ? nullptr : &tensors[entry->second];
 }
 
 std::size_t Reader::State::require(std::string_view name) const {

@@ -2,14 +2,14 @@
 #pragma once
 
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <string_view>
-#include <unordered_map>
 #include <vector>
 
 #include "api/files/unpacked.h"
+#include "base/fork.h"
+#include "base/name_hash.h"
 #include "format/detect.h"
 #include "io/file.h"
 #include "penstock/reader.h"
@@ -29,8 +29,7 @@ struct Reader::State {
   std::vector<std::shared_ptr<const File>> indexes;  // the index.json files that named them
 
   // What slices of the same file share, made by the first one: see load/slice_sharing.h.
-  mutable std::once_flag slices_shared;
-  mutable std::vector<std::shared_ptr<SliceSharing>> sharing;
+  PerProcess<MadeOnce<std::vector<std::shared_ptr<SliceSharing>>>> sharing;
 
   // Adds an opened file with its tensors and, where it has packed ones, the file that they are unpacked to.
   void add(const std::filesystem::path& path, std::shared_ptr<const File> file, Layout layout, bool is_partial = false);
@@ -52,8 +51,7 @@ struct Reader::State {
 
  private:
   // Built when the first name is looked up: many loads never ask.
-  mutable std::once_flag indexed_;
-  mutable std::unordered_map<std::string_view, std::size_t> index_;
+  MadeOnce<NameMap<std::size_t>> index_;
 };
 
 using LayoutParser = Layout (*)(const ByteSource&);

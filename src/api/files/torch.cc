@@ -59,7 +59,7 @@ TorchValue TorchCheckpoint::value(std::uint32_t number) const {
 bool TorchCheckpoint::needs_data() const noexcept {
   const auto& nodes = state_->checkpoint.tree->graph().nodes;
   return !state_->checkpoint.packed.empty() || std::any_of(nodes.begin(), nodes.end(), [](const pickle::Node& node) {
-    return node.kind == pickle::Kind::kGlobal && torch::is_special_rebuild(node.text);
+    return node.kind == pickle::Kind::kGlobal && torch::is_special_rebuild(node.text());
   });
 }
 

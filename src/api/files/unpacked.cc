@@ -24,7 +24,7 @@ UnpackedFile::UnpackedFile(std::shared_ptr<const File> source, std::vector<Packe
       done_(parts_.size()) {}
 
 void UnpackedFile::require(ByteRange range) const {
-  const std::lock_guard lock(mutex_);
+  const std::lock_guard lock(unpacking_.get());
   const auto first = std::partition_point(
       parts_.begin(), parts_.end(), [&](const PackedBytes& part) { return part.offset + part.nbytes <= range.begin; });
   for (auto part = first; part != parts_.end() && part->offset < range.end; ++part) {

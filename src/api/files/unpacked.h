@@ -4,12 +4,14 @@
 // Safe from several threads.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <mutex>
 #include <span>
 #include <vector>
 
 #include "base/bytes.h"
+#include "base/fork.h"
 #include "format/layout.h"
 #include "io/file.h"
 
@@ -33,8 +35,8 @@ class UnpackedFile {
   const std::shared_ptr<const File> source_;
   const std::vector<PackedBytes> parts_;
   std::shared_ptr<const File> file_;
-  mutable std::mutex mutex_;
-  mutable std::vector<bool> done_;
+  PerProcess<std::mutex> unpacking_;
+  mutable std::vector<std::atomic<bool>> done_;
 };
 
 }  // namespace penstock

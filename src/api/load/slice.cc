@@ -125,10 +125,12 @@ std::optional<Tensor> slice_as_it_is(const Reader::State& state, const TensorInf
 }  // namespace
 
 SliceSharing& SliceSharing::of(const Reader::State& state, std::uint32_t file) {
-  std::call_once(state.slices_shared, [&] {
-    for (std::size_t i = 0; i < state.files.size(); ++i) state.sharing.push_back(std::make_shared<SliceSharing>());
+  const auto& shared = state.sharing.get().get([&] {
+    std::vector<std::shared_ptr<SliceSharing>> fresh(state.files.size());
+    for (auto& each : fresh) each = std::make_shared<SliceSharing>();
+    return fresh;
   });
-  return *state.sharing[file];
+  return *shared[file];
 }
 
 Tensor Reader::load_slice(std::string_view name, std::span<const Slice> slices, const LoadOptions& options) const {

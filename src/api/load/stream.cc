@@ -8,6 +8,7 @@
 #include "api/load/reading.h"
 #include "api/load/views.h"
 #include "base/error.h"
+#include "base/fork.h"
 #include "base/tuning.h"
 
 namespace penstock {
@@ -216,6 +217,7 @@ struct TensorStream::State {
     start_gds(options, devices);
     Settings settings = decide_settings(options.io, nbytes, Direction::kRead, devices.passage());
     StagingFactory staging = devices.staging(settings, pool);
+    session_forks = fork_count();
     session = std::make_unique<ReadSession>(std::move(settings), std::move(staging));
   }
 
@@ -303,6 +305,7 @@ struct TensorStream::State {
   std::deque<const TensorInfo*> views;
   DeviceUse devices;
   std::deque<StreamBatch> reading;       // oldest first
+  std::uint64_t session_forks = 0;       // as of the session's beginning
   std::unique_ptr<ReadSession> session;  // behind what it reads into: its threads go first
   const std::shared_ptr<HugePageBudget> budget = std::make_shared<HugePageBudget>();
   std::uint64_t max_buffer = 0;
@@ -316,12 +319,13 @@ struct TensorStream::State {
   Stats stats;
 };
 
-TensorStream::TensorStream(std::unique_ptr<State> state) : state_(std::move(state)) {}
+TensorStream::TensorStream(std::unique_ptr<State> state) : state_(of_this_process(std::move(state))) {}
 TensorStream::TensorStream(TensorStream&&) noexcept = default;
 TensorStream& TensorStream::operator=(TensorStream&&) noexcept = default;
 TensorStream::~TensorStream() = default;
 
 void TensorStream::start() noexcept {
+  if (state_->session != nullptr) return;
   try {
     state_->read_ahead();
   } catch (...) {
@@ -339,6 +343,8 @@ std::optional<Tensor> TensorStream::next() {
 std::optional<Tensor> TensorStream::next_for(double seconds, bool* timed_out) {
   State& state = *state_;
   *timed_out = false;
+  // Not as a failure of it, which would end what its threads do.
+  if (state.session != nullptr) require_own_process(state.session_forks, "the stream");
   if (state.failure != nullptr) std::rethrow_exception(state.failure);
   try {
     return state.next_for(seconds, timed_out);

@@ -7,7 +7,6 @@
 #include <map>
 #include <set>
 #include <system_error>
-#include <unordered_map>
 #include <utility>
 
 #include "api/save/file_set_state.h"
@@ -15,6 +14,8 @@
 #include "api/save/stale_seal.h"
 #include "base/bytes.h"
 #include "base/error.h"
+#include "base/fork.h"
+#include "base/name_hash.h"
 #include "format/shards.h"
 #include "io/closing.h"
 #include "io/names.h"
@@ -113,7 +114,7 @@ FileSet::State::State(Writer writer, std::vector<FileSetFile> files, std::uint64
 
 // The bytes of each tensor of the layout.
 void FileSet::State::match_tensors() {
-  std::unordered_map<std::string_view, const AddedTensor*> added;
+  NameMap<const AddedTensor*> added;
   for (const AddedTensor& tensor : work_.tensors) added.emplace(tensor.spec.name, &tensor);
   for (const FileSetFile& file : files_) {
     std::vector<Origin>& origins = origins_.emplace_back();
@@ -274,7 +275,7 @@ bool FileSet::State::report(std::uint64_t done) const {
 }
 
 FileSet::FileSet(Writer writer, std::vector<FileSetFile> files, std::uint64_t min_free_bytes)
-    : state_(std::make_unique<State>(std::move(writer), std::move(files), min_free_bytes)) {}
+    : state_(of_this_process(std::make_unique<State>(std::move(writer), std::move(files), min_free_bytes))) {}
 FileSet::FileSet(FileSet&&) noexcept = default;
 FileSet& FileSet::operator=(FileSet&&) noexcept = default;
 FileSet::~FileSet() = default;

@@ -14,6 +14,7 @@
 #include "api/save/writer_state.h"
 #include "base/bytes.h"
 #include "base/error.h"
+#include "base/fork.h"
 #include "base/tuning.h"
 #include "memory/arena.h"
 #include "transfer/session.h"
@@ -183,7 +184,7 @@ std::unique_ptr<Crew> ParallelSave::State::make_crew(std::uint64_t nbytes) {
   return std::make_unique<Crew>(settings, work.devices.staging(settings, host_pool(nullptr)));
 }
 
-ParallelSave::ParallelSave(Writer writer) : state_(std::make_unique<State>(std::move(writer))) {}
+ParallelSave::ParallelSave(Writer writer) : state_(of_this_process(std::make_unique<State>(std::move(writer)))) {}
 ParallelSave::ParallelSave(ParallelSave&&) noexcept = default;
 ParallelSave& ParallelSave::operator=(ParallelSave&&) noexcept = default;
 ParallelSave::~ParallelSave() = default;

@@ -12,6 +12,7 @@
 #include "api/save/snapshot.h"
 #include "api/save/writer_state.h"
 #include "base/error.h"
+#include "base/fork.h"
 #include "penstock/size.h"
 
 namespace penstock {
@@ -134,7 +135,10 @@ struct SaveJob::State {
     }
   }
 
+  bool is_here() const noexcept { return forks == fork_count(); }
+
   bool wait_until(const bool& flag, double seconds) {
+    require_own_process(forks, "the save");
     std::unique_lock lock(mutex);
     return changed.wait_for(lock, std::chrono::duration<double>(seconds), [&] { return flag; });
   }
@@ -144,6 +148,7 @@ struct SaveJob::State {
     if (error != nullptr) std::rethrow_exception(error);
   }
 
+  const std::uint64_t forks = fork_count();
   Writer writer;
   const SaveAsyncOptions options;
   std::unique_ptr<DeviceSnapshot> on_device;  // the memory for it
@@ -171,7 +176,7 @@ SaveJob& SaveJob::operator=(SaveJob&& other) noexcept {
 }
 
 SaveJob::~SaveJob() {
-  if (state_ != nullptr && state_->thread.joinable()) state_->thread.join();
+  if (state_ != nullptr && state_->is_here() && state_->thread.joinable()) state_->thread.join();
 }
 
 void SaveJob::staged() {
@@ -195,6 +200,7 @@ bool SaveJob::wait_for(double seconds) {
 }
 
 bool SaveJob::done() const noexcept {
+  if (!state_->is_here()) return true;  // there is nothing to wait for: wait() says why
   const std::lock_guard lock(state_->mutex);
   return state_->over;
 }
@@ -209,7 +215,7 @@ void SaveJob::cancel() noexcept {
 }
 
 SaveJob save_async(Writer writer, SaveAsyncOptions options) {
-  auto state = std::make_shared<SaveJob::State>(std::move(writer), std::move(options));
+  auto state = of_this_process(std::make_unique<SaveJob::State>(std::move(writer), std::move(options)));
   state->begin();
   try {
     state->thread = std::thread([raw = state.get()] { raw->run(); });

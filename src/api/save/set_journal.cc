@@ -72,6 +72,8 @@ std::vector<std::string> SetJournal::remove_dead(const fs::path& set) {
 
 SetJournal::~SetJournal() {
   if (!recorded_) finish();
+  // Said, and not left to close(): a child of fork() may have a copy of the descriptor, which would keep the lock.
+  if (file_) ::flock(file_.get(), LOCK_UN);
 }
 
 bool SetJournal::exists(const fs::path& set) {
@@ -145,8 +147,22 @@ void SetJournal::keep_used(std::vector<SetEntry>& dead) const {
   });
 }
 
+// Where everybody may add files and nobody may remove another's, a journal of somebody else would have us remove ours.
+// One that has a second name may be any file.
+bool SetJournal::is_trusted() const {
+  struct stat journal {};
+  struct stat parent {};
+  if (::fstat(file_.get(), &journal) != 0 || ::fstat(directory_.get(), &parent) != 0) {
+    throw_errno(set_.native(), fmt::format("cannot read {}", name_), errno);
+  }
+  if (journal.st_nlink > 1) return false;
+  const bool is_sticky = (parent.st_mode & S_ISVTX) != 0;
+  return !is_sticky || journal.st_uid == ::geteuid() || journal.st_uid == parent.st_uid;
+}
+
 // Removes what a dead saver left. False when there was none.
 bool SetJournal::recover() {
+  if (!is_trusted()) return true;  // it goes, and nothing else
   const std::string text = read_text();
   if (text.empty()) return false;
   const SetChange change = parse_change(text);
@@ -178,7 +194,9 @@ void SetJournal::record(const SetChange& change, bool durable) {
 }
 
 void SetJournal::finish() noexcept {
-  if (file_) ::unlinkat(directory_.get(), name_.c_str(), 0);
+  if (!file_) return;
+  ::unlinkat(directory_.get(), name_.c_str(), 0);
+  ::flock(file_.get(), LOCK_UN);
   file_.reset();
 }
 

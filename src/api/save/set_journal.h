@@ -49,6 +49,7 @@ class SetJournal {
   UniqueFd open_journal();
   void lock();
   bool is_named() const;
+  bool is_trusted() const;
   bool recover();
   std::string read_text() const;
   void keep_used(std::vector<SetEntry>& dead) const;
