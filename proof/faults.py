@@ -40,7 +40,7 @@ LIMIT = 180.0  # seconds for a round, of some milliseconds
 _ARENA_MAX = -8  # of <malloc.h>
 _STACK = 256 << 10
 MEMORY = Path("/dev/shm") if Path("/dev/shm").is_dir() else None
-NOISE = 6000  # KiB by which addresses may grow beyond those of a process in which all calls work
+NOISE = 24 << 10  # KiB by which addresses may grow beyond those of a process in which all calls work: a heap has gaps
 
 # What a call may fail with, and how. What is not here can't be made to fail, or not without the process knowing.
 _DISK_FULL = ("EIO", "ENOSPC", "EDQUOT")

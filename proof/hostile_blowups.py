@@ -96,7 +96,7 @@ def pickles(folder: Path) -> Iterator[Case]:
     yield case("a billion paths to one tensor", doubled + b"h\x1d", sound=False)
     yield case("a billion paths to nothing", doubled.replace(view, b"K\x01") + b"h\x1d", sound=False)
     long = b"}" + p.text("k" * 60_000) + b"](" + view + b"q\x00" + b"h\x00" * 1000 + b"es"
-    yield case("a long key above a thousand tensors", long, sound=False)
+    yield case("a long key above a thousand tensors", long)
     nested = b"".join(b"}" + p.text("k" * 1000) for _ in range(300)) + view + b"s" * 300
     yield case("300 long keys in each other", nested)
     integers = [b"\x8a\x0a" + (7 + i * ONE_HASH).to_bytes(10, "little", signed=True) for i in range(20_000)]
@@ -187,14 +187,12 @@ def directories(folder: Path) -> Iterator[Case]:
         text = "{" + ",".join(f"{json.dumps(name)}:{empty}" for name in part) + "}"
         (two / f"{number}.safetensors").write_bytes(safetensors_bytes(text.encode(), b""))
     yield Case("two shards of 25,000 tensors of one hash", two, sound=True)
-    chunk = [{"file": 0, "offsets": [0, i], "shape": [1, 1]} for i in range(15_000)]
-    wide = {
-        "dtype": "F32",
-        "shape": [1 << 20, 15_000],
-        "chunks": [{**c, "shape": [1 << 6, 1], "offsets": [i, 0]} for i, c in enumerate(chunk)],
-    }
+    # Each shares its rows with all others, and no two share an element: what a sum of sizes does not tell.
+    chunk = [{"file": 0, "offsets": [i, i], "shape": [4000, 1]} for i in range(3000)]
+    wide = {"dtype": "U8", "shape": [7000, 7000], "chunks": chunk}
     whole = {"format": "penstock.dcp", "version": 1, "files": ["x.safetensors"], "objects": {}}
-    yield Case("15,000 chunks side by side", make("chunks", {"dcp.json": {**whole, "tensors": {"x": wide}}}))
+    path = make("chunks", {"dcp.json": {**whole, "tensors": {"x": wide}}})
+    yield Case("3,000 chunks side by side", path, sound=True)
     many = {"dtype": "F32", "shape": [2] * 100_000, "chunks": []}
     yield Case("a tensor of 100,000 dimensions", make("dimensions", {"dcp.json": {**whole, "tensors": {"x": many}}}))
     state = b"".join(p.text(f"k{i}") + b"N" for i in range(20_000))
@@ -203,7 +201,7 @@ def directories(folder: Path) -> Iterator[Case]:
         p.name(METADATA, "Metadata") + b")\x81}(" + p.text("storage_data") + b"}(" + index.replace(b"q\x000", b"q\x00N")
     )
     body += b"h\x00N" * 100_000 + b"u" + p.text("state_dict_metadata") + b"}ub"
-    yield Case("100,000 entries of one large object", make("metadata", {".metadata": p.whole(body)}))
+    yield Case("100,000 entries of one large object", make("metadata", {".metadata": p.whole(body)}), sound=True)
     name = p.text("x" * 200_000) + b"q\x010"
     entry = p.name(METADATA, "MetadataIndex") + b")\x81}(" + p.text("fqn") + b"h\x01" + p.text("offset")
     places = b"".join(entry + p.name("torch", "Size") + p.numbers(i) + b"\x85RubN" for i in range(10_000))
@@ -211,6 +209,7 @@ def directories(folder: Path) -> Iterator[Case]:
     yield Case(
         "10,000 chunks of one long name",
         make("long", {".metadata": p.whole(body + p.text("state_dict_metadata") + b"}ub")}),
+        sound=True,
     )
     appear = b"".join(b"appear %d 1 13 x.safetensors\n" % i for i in range(100_000))
     journal = make("journal", {".x.safetensors.saving": b"penstock set 1\nindex 1 1 1 x\n" + appear + b"end\n"})

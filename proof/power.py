@@ -255,7 +255,7 @@ def gone(outcome: Outcome) -> bool:
 
 def peers_table(results: list[Done], names: list[str]) -> tuple[list[str], list[list[record.Cell]]]:
     columns = ["saver", "cut while it saved", "lost", "cut after it returned", "old", "lost"]
-    columns += [f"all lost on {name}" for name in names]
+    columns += [f"lost on {name}" for name in names]
     rows: list[list[record.Cell]] = []
     for title, subjects, whose in BESIDE:
         cuts = outcomes_of(results, whose, subjects)

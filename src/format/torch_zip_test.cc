@@ -288,12 +288,12 @@ TEST(TorchZipTest, paths_that_would_take_much_memory_are_refused) {
   const std::string key(100'000, 'k');
   std::string body = "}" + p_string(key) + "](" + p_tensor(kFloats, 0, {1}, {1}) + "q\x00"s;
   for (int i = 0; i < 10'000; ++i) body += "h\x00"s;
-  EXPECT_EQ(refusal(body + "es"), "f: data.pkl: the paths of its tensors take more than 5156416 bytes");
+  EXPECT_EQ(refusal(body + "es"), "f: data.pkl: the paths of its tensors take more than 5155680 bytes");
 }
 
 TEST(TorchZipTest, what_many_tensors_have_in_common_is_not_copied_without_end) {
   const std::vector<std::int64_t> ones(64, 1);
-  std::string shapes = "]" + p_global("torch._utils", "_rebuild_tensor_v2") + "q\x00" + "0"s;
+  std::string shapes = "]" + p_global("torch._utils", "_rebuild_tensor_v2") + "q\x00"s + "0";
   shapes += p_tuple({kFloats, "K\x00"s, p_integers(ones), p_integers(ones), "\x89", "N"}) + "q\x01" + "0(";
   for (int i = 0; i < 2'000; ++i) shapes += "h\x00h\x01R"s;
   EXPECT_THAT(refusal(shapes + "e"), HasSubstr("tensors that share their shapes have"));
@@ -301,10 +301,10 @@ TEST(TorchZipTest, what_many_tensors_have_in_common_is_not_copied_without_end) {
 
 TEST(TorchZipTest, long_keys_and_locations_of_storages_are_refused) {
   const std::string long_name(1001, 'k');
-  expect_refusal(p_tensor(p_storage("FloatStorage", long_name, 6), 0, {6}, {1}),
-                 "the key of a storage has 1001 bytes, more than 1000");
-  expect_refusal(p_tensor(p_storage("FloatStorage", "0", 6, long_name), 0, {6}, {1}),
-                 "the location of a storage has 1001 bytes, more than 1000");
+  EXPECT_THAT(refusal(p_tensor(p_storage("FloatStorage", long_name, 6), 0, {6}, {1})),
+              HasSubstr("the key of a storage has 1001 bytes, more than 1000"));
+  EXPECT_THAT(refusal(p_tensor(p_storage("FloatStorage", "0", 6, long_name), 0, {6}, {1})),
+              HasSubstr("the location of a storage has 1001 bytes, more than 1000"));
 }
 
 TEST(TorchZipTest, a_compressed_pickle_can_not_be_much_larger_than_its_file) {

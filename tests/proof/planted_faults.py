@@ -110,7 +110,7 @@ PLANTED = [
 
 def main() -> None:
     os.environ["PENSTOCK_BACKEND"] = "threads"
-    faults.LIMIT = 5.0
+    faults.LIMIT = 20.0
     found = {}
     with tempfile.TemporaryDirectory() as folder:
         for number, (case, fault) in enumerate(PLANTED):

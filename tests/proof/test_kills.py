@@ -116,7 +116,7 @@ def test_a_saver_with_a_bug_is_found(bug: str) -> None:
     assert int(kills) > 0
     loses = "leaves" not in bug and "locks" not in bug
     assert (int(lost) > 0) == loses, done.stdout
-    assert (int(left_after) > 0) != loses, done.stdout
+    assert loses or int(left_after) > 0, done.stdout
 
 
 def test_calls_of_all_threads_are_numbered_and_killed_at(tmp_path: Path) -> None:
@@ -126,18 +126,18 @@ import os, sys, threading
 sys.path.insert(0, sys.argv[1])
 import tracer
 
-def work():
+def work(thread, folder):
     for number in range(3):
-        os.mkdir(f"{sys.argv[2]}/{threading.get_ident()}-{number}")
+        os.mkdir(f"{folder}/{thread}-{number}")
 
-def act():
-    threads = [threading.Thread(target=work) for _ in range(3)]
+def act(folder=sys.argv[2]):
+    threads = [threading.Thread(target=work, args=(thread, folder)) for thread in range(3)]
     [thread.start() for thread in threads]
     [thread.join() for thread in threads]
 
-whole = tracer.Child(act).trace(None, {**tracer.CALLS})
+whole = tracer.Child(act).trace(None, tracer.CALLS)
 print(whole.code, whole.calls.count("mkdir"), len(os.listdir(sys.argv[2])))
-killed = tracer.Child(act).trace(4, tracer.CALLS)
+killed = tracer.Child(lambda: act(sys.argv[2] + "/0-0")).trace(4, tracer.CALLS)
 print(killed.killed, killed.calls.count("mkdir"))
 """
     done = run(["-c", script, str(PROOF), str(tmp_path)])
