@@ -345,7 +345,7 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
 def main(argv: list[str] | None = None) -> int:
     options = parse_arguments(argv)
 
-    calls, stride, moments = (tracer.CALLS, 8, 2) if options.short else (None, options.stride, options.moments)
+    calls, stride, moments = (tracer.CALLS, 4, 2) if options.short else (None, options.stride, options.moments)
     plan = Plan(calls, stride, moments, options.seed, options.only, options.jobs)
     began, commit = time.monotonic(), record.commit_now()
     with tempfile.TemporaryDirectory(prefix="kills-", dir=options.directory or default_directory()) as folder:

@@ -181,9 +181,11 @@ class Child:
         """
         self.wait_ready()
         try:
-            for task in os.listdir(f"/proc/{self.pid}/task"):
-                _ptrace(_SEIZE, int(task), 0, _OPTIONS)
-                _ptrace(_INTERRUPT, int(task))
+            for task in map(int, os.listdir(f"/proc/{self.pid}/task")):
+                # A thread that prepared something may be ending just now.
+                with suppress(*(() if task == self.pid else (ProcessLookupError, PermissionError))):
+                    _ptrace(_SEIZE, task, 0, _OPTIONS)
+                    _ptrace(_INTERRUPT, task)
         except OSError:
             self.kill()
             os.waitpid(self.pid, 0)

@@ -15,6 +15,7 @@ PROGRAM = Path(sys.executable).with_name("penstock")
 # Many files of a family are alike: every so many-th is tried.
 STEPS = {
     "pickles that call": 90,
+    "pickles in other places": 4,
     "opcodes": 9,
     "tensors that reach out": 4,
     "zip tricks": 5,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import os
@@ -20,7 +21,7 @@ import pytest
 import safetensors.torch
 import torch
 import torch.distributed.checkpoint as dcp
-from penstock.dcp import Stager, StorageReader, StorageWriter
+from penstock.dcp import Stager, StorageReader, StorageWriter, _metadata
 from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
 from torch.distributed.checkpoint.metadata import Metadata
 from torch.distributed.checkpoint.state_dict_loader import _load_state_dict_from_keys
@@ -356,6 +357,20 @@ def test_directories_that_hold_nothing_are_refused(tmp_path: Path) -> None:
         StorageReader(tmp_path).read_metadata()
     with pytest.raises(penstock.NotFoundError, match="the directory does not exist"):
         StorageReader(tmp_path / "missing").read_metadata()
+
+
+def test_a_description_that_cannot_be_asked_about_keeps_no_descriptor(
+    saved: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(fd: int) -> os.stat_result:
+        raise OSError(errno.ENOMEM, "no memory")
+
+    before = os.listdir("/proc/self/fd")
+    with monkeypatch.context() as patched:
+        patched.setattr("penstock.dcp._metadata.os.fstat", fail)
+        with pytest.raises(OSError, match="no memory"):
+            _metadata.read_small_file(saved / "dcp.json", 1 << 20)
+    assert os.listdir("/proc/self/fd") == before
 
 
 def test_a_missing_file_is_named(saved: Path, tmp_path: Path) -> None:

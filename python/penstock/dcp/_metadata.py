@@ -132,11 +132,13 @@ def read_small_file(path: Path, most: int) -> bytes:
     except OSError as problem:
         kind = PermissionDeniedError if isinstance(problem, PermissionError) else IoError
         raise kind(f"{path}: cannot open: {problem.strerror}") from problem
-    if not stat.S_ISREG(os.fstat(fd).st_mode):
+    try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise ArgumentError(f"{path}: not a regular file")
+        with open(fd, "rb", closefd=False) as file:  # which leaves it open where it fails
+            data = file.read(most + 1)
+    finally:
         os.close(fd)
-        raise ArgumentError(f"{path}: not a regular file")
-    with open(fd, "rb") as file:
-        data = file.read(most + 1)
     if len(data) > most:
         raise FormatError(f"{path}: is larger than {most} bytes")
     return data
