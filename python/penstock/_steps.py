@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from ._options import Path as AnyPath
 
 _HIDDEN = re.compile(r"\.(?P<name>.+)\.(?P<why>saving|replaced|removing)-[0-9a-f]{16}", re.DOTALL)
+_MOST_OF_A_NAME = 200  # bytes
 _AT_FDCWD = -100
 _RENAME_NOREPLACE = 1
 _RENAME_EXCHANGE = 2
@@ -154,7 +155,8 @@ def remove_dead(parent: AnyPath, *, of: str | None = None) -> list[str]:
     gone = []
     with suppress(FileNotFoundError), os.scandir(parent) as entries:
         found = [match for entry in entries if (match := _HIDDEN.fullmatch(entry.name))]
-        names = [match[0] for match in found if of is None or match["name"] == of]
+        targets = None if of is None else {of, _cut(of)}
+        names = [match[0] for match in found if targets is None or match["name"] in targets]
         gone = [name for name in sorted(names) if _remove_if_dead(Path(parent) / name)]
     return gone
 
@@ -199,7 +201,13 @@ def _make_hidden(target: Path) -> tuple[Path, int]:
 
 
 def _hidden_name(target: Path, why: str) -> Path:
-    return target.with_name(f".{target.name}.{why}-{secrets.token_hex(8)}")
+    name = target.name if why == "replaced" else _cut(target.name)  # by its name the replaced one is found again
+    return target.with_name(f".{name}.{why}-{secrets.token_hex(8)}")
+
+
+def _cut(name: str) -> str:
+    """So much of a name that what is put around it fits too."""
+    return os.fsdecode(os.fsencode(name)[:_MOST_OF_A_NAME])
 
 
 def _lock(fd: int, kind: int) -> bool | None:

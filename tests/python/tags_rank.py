@@ -66,5 +66,7 @@ elif scene == "directories":
     outcome = saying(lambda: save("a", directory / str(rank)))
 else:
     save("a")
-    dist.destroy_process_group()
 print(json.dumps(outcome), flush=True)
+if scene != "exit":
+    os._exit(0)  # a group with a dead member can't be left in order
+dist.destroy_process_group()
