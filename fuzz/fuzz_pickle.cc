@@ -11,9 +11,6 @@
 namespace penstock {
 namespace {
 
-// Bombs are refused as they are elsewhere, after less work.
-constexpr torch::WalkLimits kLimits{.steps = 20'000, .names = 5'000};
-
 pickle::Options options() {
   pickle::Options options{"f", "data.pkl"};
   options.knows = torch::knows_global;
@@ -47,7 +44,7 @@ void check_prefixes(std::string_view input, const pickle::Graph& whole) {
 void check_tree(pickle::Graph graph) {
   torch::Checkpoint checkpoint;
   checkpoint.format = torch::kZipFormat;
-  checkpoint.tree = std::make_unique<const torch::Tree>(std::move(graph), "f", kLimits);
+  checkpoint.tree = std::make_unique<const torch::Tree>(std::move(graph), "f");
   std::uint64_t size = 0;
   for (const torch::Storage& storage : checkpoint.tree->storages()) {
     checkpoint.storage_offsets.push_back(size);

@@ -91,6 +91,7 @@ TEST(MadeOnce, IsOneForAllThreads) {
 
 TEST(OfThisProcess, IsNotDestroyedInAChild) {
   struct Speaking {
+    explicit Speaking(bool* to) : destroyed(to) {}
     ~Speaking() { *destroyed = true; }
     bool* destroyed;
   };
