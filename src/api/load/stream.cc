@@ -119,12 +119,12 @@ struct TensorStream::State {
   ~State() { abandon(); }
 
   // The budget is for blocks, what is read ahead, and the portion that the consumer has begun with, a quarter of that.
-  // Where nobody named it the consumer needs memory too, and gets most.
+  // Where nobody named it the consumer needs memory too, for tensors in its hands and what it makes of them.
   void bound_memory(const Selection& selection) {
     const Settings settings = decide_settings(options.io, nbytes);
     if (settings.budget.bytes == MemoryBudget::kUnbounded) return;
     const std::uint64_t room = settings.budget.bytes - std::min(settings.budget.bytes, settings.staging_bytes());
-    max_buffer = std::min(max_buffer, settings.budget.asked ? room / 5 * 4 : room / 3);
+    max_buffer = std::min(max_buffer, settings.budget.asked ? room / 5 * 4 : room / 4);
     const TensorInfo* largest = nullptr;
     std::uint64_t size = 0;
     for (const TensorInfo* tensor : all_selected(selection)) {
