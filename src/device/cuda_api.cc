@@ -39,7 +39,7 @@ Library open_driver() {
   return result;
 }
 
-constinit MadeOnce<Library> opened_library;
+auto& opened_library = *new MadeOnce<Library>();  // as long as there may be memory of devices
 
 // How many libraries this process has loaded so far, those that are gone again included.
 unsigned long long count_loaded() {

@@ -21,7 +21,7 @@ FileLibrary open_cufile() {
   return result;
 }
 
-constinit MadeOnce<FileLibrary> opened_file_library;
+auto& opened_file_library = *new MadeOnce<FileLibrary>();
 
 }  // namespace
 
