@@ -531,6 +531,7 @@ def _ranks() -> Iterator[Kind]:
 
 
 _PATIENCE = 3.0  # of ranks whose other rank is dead
+_PATIENCE_TO_MEET = 60.0  # nobody is killed before all are there
 
 
 def meet(folder: Path) -> None:
@@ -539,7 +540,7 @@ def meet(folder: Path) -> None:
 
     import torch.distributed as dist
 
-    patience = timedelta(seconds=_PATIENCE)
+    patience = timedelta(seconds=_PATIENCE_TO_MEET)
     port = int((folder.parents[1] / "port").read_text())
     store = dist.TCPStore("127.0.0.1", port, is_master=False, timeout=patience)
     store = dist.PrefixStore(folder.parent.name, store)
