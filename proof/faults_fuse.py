@@ -3,7 +3,7 @@
 Other than with system calls that are kept from being made, it is the kernel that fails here: requests of io_uring end
 with the error in their completion, pages of mappings and of the page cache can't be had, direct reads are short.
 
-Spoken with the kernel over /dev/fuse, as <linux/fuse.h> describes it. Only root can mount it.
+Only root can mount it.
 """
 
 from __future__ import annotations
@@ -21,9 +21,11 @@ from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
 
-LOOKUP, FORGET, GETATTR, SETATTR, MKDIR, UNLINK, RMDIR, RENAME, LINK, OPEN, READ = 1, 2, 3, 4, 9, 10, 11, 12, 13, 14, 15
+import fuse
+
+LOOKUP, GETATTR, SETATTR, MKDIR, UNLINK, RMDIR, RENAME, LINK, OPEN, READ = 1, 3, 4, 9, 10, 11, 12, 13, 14, 15
 WRITE, STATFS, RELEASE, FSYNC, FLUSH, INIT, OPENDIR, READDIR, RELEASEDIR = 16, 17, 18, 20, 25, 26, 27, 28, 29
-FSYNCDIR, CREATE, INTERRUPT, BATCH_FORGET, FALLOCATE, RENAME2 = 30, 35, 36, 42, 43, 45
+FSYNCDIR, CREATE, FALLOCATE, RENAME2 = 30, 35, 43, 45
 REQUESTS = {
     "lookup": LOOKUP, "getattr": GETATTR, "setattr": SETATTR, "open": OPEN, "create": CREATE, "read": READ,
     "write": WRITE, "fsync": FSYNC, "fsyncdir": FSYNCDIR, "fallocate": FALLOCATE, "link": LINK, "rename": RENAME2,
@@ -34,8 +36,6 @@ NAMES = {code: name for name, code in REQUESTS.items()} | {RENAME: "rename"}
 VERSION = (7, 31)
 ASYNC_READ, BIG_WRITES, MAX_PAGES = 1, 1 << 5, 1 << 22
 MAX_WRITE = 128 << 10
-HEADER = struct.Struct("<IIQQIIII")
-ANSWER = struct.Struct("<IiQ")
 TRANSFER = struct.Struct("<QQIIQII")
 SIZE, HANDLE = 1 << 3, 1 << 6  # of SETATTR
 MODE = 1
@@ -80,21 +80,7 @@ class Server:
         }
 
     def serve(self) -> None:
-        while True:
-            try:
-                request = os.read(self.connection, MAX_WRITE + (1 << 16))
-            except OSError as error:
-                if error.errno == errno.ENODEV:
-                    return
-                if error.errno in (errno.EINTR, errno.ENOENT, errno.EAGAIN):
-                    continue
-                raise
-            _, code, unique, node, *_ = HEADER.unpack_from(request)
-            if code in (FORGET, BATCH_FORGET, INTERRUPT):
-                continue
-            number, answer = self.answer(code, node, request[HEADER.size :])
-            with suppress(FileNotFoundError):  # who asked is gone
-                os.writev(self.connection, (ANSWER.pack(ANSWER.size + len(answer), -number, unique), answer))
+        fuse.serve(self.connection, MAX_WRITE, self.answer)
 
     def answer(self, code: int, node: int, body: bytes) -> tuple[int, bytes]:
         if node == 1 and code == LOOKUP and body.startswith(b".fault "):

@@ -5,8 +5,6 @@ to reach the platter (FUA), into fsync, so the log is what a drive with a volati
 opened for direct I/O: no page cache between the loop device and the log. Requests are served one after the other.
 
 What is written to the file `mark` becomes a mark in the log, in its place among the writes.
-
-Spoken with the kernel over /dev/fuse, as <linux/fuse.h> describes it.
 """
 
 from __future__ import annotations
@@ -16,22 +14,21 @@ import os
 import stat
 import struct
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import fuse
 from power_disk import call, end_with_parent, unmount
 
-LOOKUP, FORGET, GETATTR, SETATTR, OPEN, READ, WRITE, RELEASE, FSYNC = 1, 2, 3, 4, 14, 15, 16, 18, 20
-FLUSH, INIT, INTERRUPT, BATCH_FORGET = 25, 26, 36, 42
+LOOKUP, GETATTR, SETATTR, OPEN, READ, WRITE, RELEASE, FSYNC = 1, 3, 4, 14, 15, 16, 18, 20
+FLUSH, INIT = 25, 26
 VERSION = (7, 31)
 DIRECT_IO = 1
 BIG_WRITES, MAX_PAGES = 1 << 5, 1 << 22
 MAX_WRITE = 1 << 20
 PAGES = MAX_WRITE // 4096
 
-HEADER = struct.Struct("<IIQQIIII")
-ANSWER = struct.Struct("<IiQ")
 TRANSFER = struct.Struct("<QQIIQII")  # of READ and WRITE: handle, offset, size and what does not matter here
 ENTRY = struct.Struct("<cQQ")  # of the log: what, where, how many bytes follow
 WRITTEN, SYNCED, MARKED = b"w", b"s", b"m"
@@ -60,21 +57,7 @@ class Server:
 
     def serve(self) -> None:
         """Until the filesystem is unmounted."""
-        while True:
-            try:
-                request = os.read(self.connection, MAX_WRITE + (1 << 16))
-            except OSError as error:
-                if error.errno == errno.ENODEV:
-                    return
-                if error.errno in (errno.EINTR, errno.ENOENT, errno.EAGAIN):
-                    continue
-                raise
-            _, code, unique, node, *_ = HEADER.unpack_from(request)
-            if code in (FORGET, BATCH_FORGET, INTERRUPT):
-                continue
-            number, answer = self.answer(code, node, request[HEADER.size :])
-            with suppress(FileNotFoundError):  # who asked is gone
-                os.writev(self.connection, (ANSWER.pack(ANSWER.size + len(answer), -number, unique), answer))
+        fuse.serve(self.connection, MAX_WRITE, self.answer)
 
     def answer(self, code: int, node: int, body: bytes) -> tuple[int, bytes]:
         if code not in self.calls:
